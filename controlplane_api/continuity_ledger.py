@@ -181,7 +181,7 @@ def _of_event(event: LandedEvent) -> Entry | None:
     if event.kind == "LOG_GAP":
         return Entry(LedgerKind.GAP, gsn, event.gap_from, event.gap_to or position, detail=why)
     if event.repaired is not None:
-        why = f"{ranges_text(event.repaired.key, event.repaired.ranges)} read again"
+        why = f"{ranges_text(event.repaired.key, event.repaired.kinds, event.repaired.ranges)} read again"
     if event.kind in _OF_EVENTS:
         return Entry(LedgerKind(event.kind), gsn, to_position=position, dump=event.dump, detail=why)
     return Entry(LedgerKind.ROWS_UNLOGGED, gsn, to_position=position, detail=why) if why else None

@@ -66,12 +66,15 @@ def plan(connection: Connection, source_id: int, name: TableName) -> Repair:
     _check_newest(connection, row.source, name, found)
     focus = decode_focus(found.focus) if found.focus is not None else LandedFocus()
     if not focus.ranges:
-        raise _impossible(row.source, name, "it has no key of integers, so that what differs is no range of it")
+        raise _impossible(
+            row.source, name, "it was compared in one snapshot, so that what differs is no range of its key"
+        )
     keys = connection.execute(select(Sync.foreign_keys).where(Sync.table_id == row.id)).scalar()
     if keys and keys.get("foreign_keys"):
         why = "the lake carries out what its foreign keys do, and has to know which rows it had when"
         raise _impossible(row.source, name, why)
-    return Repair(verdict, lake, tuple(found.key), replace(focus, ranges=united(focus.ranges), bits=0, buckets=()))
+    key = tuple(found.key[: len(focus.kinds) or None])
+    return Repair(verdict, lake, key, replace(focus, ranges=united(focus.ranges), bits=0, buckets=()))
 
 
 def order(

@@ -24,7 +24,7 @@ from menura.naming import lake_column
 
 from spark_sink.errors import HistoryImpossible
 from spark_sink.lake.delta_table import open_table, quoted, read_layout, scan, schema_of, text
-from spark_sink.lake.leaves import Incomparable, range_condition
+from spark_sink.lake.leaves import Incomparable, kinds_of, range_condition
 from spark_sink.lake.logged_changes import TRUNCATE
 from spark_sink.lake.records import Records
 from spark_sink.lake.table_folders import table_folder
@@ -284,7 +284,8 @@ def _of_unseen(lake: str, table: TableId, changelog: DeltaTable, above_gsn: int)
             of_key = [lake_column(source_column(name)) for name in repaired["key"]]
             ranges = [(tuple(each["above"]), tuple(each["up_to"])) for each in repaired["ranges"]]
             try:
-                condition = range_condition(of_key, ranges, schema_of(changelog))
+                kinds = kinds_of(repaired.get("kinds", ()), len(of_key))
+                condition = range_condition(of_key, kinds, ranges, schema_of(changelog))
             except Incomparable as why:
                 raise _impossible(table, f"has had a repair of keys that it has no more: {why}") from why
             found[gsn] = Removal(gsn, at_us, repaired["before_gsn"], condition)

@@ -3,22 +3,22 @@
 Comes in: batches of a chunk, as a source's `TableReader` gives them, behind the filter. Goes out: a `Digest`: of each
 leaf how many rows it has, and the sums of their hashes. Nothing is durable: a chunk that no cut names is read again.
 
-Where the lake finds a leaf's rows by the order of its own numbers, a leaf is a range (`ChunkDigest`): the key is of
-integers alone, and comes in rising order, which is checked row by row. Leaves end with int64; of unsigned keys above
-these the chunk's end is the leaf's. Any other table is read in one snapshot, and a
-leaf is a bucket of its keys' hashes, or of its rows' where it has no key (`BucketDigest`): that needs no order.
+Where the key begins with columns that the lake orders as the source does (`menura.key_values`), a leaf is a range of
+these (`ChunkDigest`). They come in rising order, which is checked row by row. Rows that are equal in them are in one
+leaf, and in one chunk. A leaf whose last value is too long to be a bound goes on, at most to its chunk's end. Any other
+table is read in one snapshot, and a leaf is a bucket of its keys' hashes, or of its rows' where it has no key
+(`BucketDigest`): that needs no order.
 
 What differed is read again (`FocusDigest`): rows that the order's focus names, by smaller buckets, or one by one where
 they are few. Of these alone the key is sent, and of each column a hash, by which the lake tells what differs.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
 from menura.bounds import MAX_KEY_COLUMNS
 from menura.change_batch import landed_column
 from menura.key_texts import key_text
-from menura.landed_digest import GREATEST_NUMBER
+from menura.key_values import MOST_END_BYTES, Key, is_key, read, written
 from menura.row_hash import HashedRows
 from menura.v1 import snapshot_pb2
 
@@ -55,52 +55,66 @@ def is_in_one_snapshot(plan_key: Sequence[str]) -> bool:
 class ChunkDigest:
     """Of one chunk, batch by batch; leaves are ranges."""
 
-    def __init__(self, key: Sequence[str], lower: str, leaf_rows: int | None = None) -> None:
-        """`lower`: the bound above which the chunk begins."""
-        self._key = tuple(map(landed_column, key))
+    def __init__(self, key: Sequence[str], kinds: Sequence[str], above: Key, leaf_rows: int | None = None) -> None:
+        """`kinds`: of the key's first columns, by which its ranges go; `above`: where the chunk begins."""
+        self._key = tuple(map(landed_column, key[: len(kinds)]))
+        self._is_whole = len(kinds) == len(key)
+        self._kinds = tuple(kinds)
         self._leaf_rows = leaf_rows or LEAF_ROWS
         self._columns: tuple[tuple[str, str], ...] = ()
-        self._before = _numbers_of(lower, len(key)) if lower else None
+        self._above = above
+        #: of the last row
+        self._before: Key = ()
         self._leaves: list[snapshot_pb2.Leaf] = []
 
-    def add(self, rows: SnapshotRows) -> None:
-        """Hash them; columns of ours are released. Raises `KeyUnordered`."""
+    def add(self, rows: SnapshotRows) -> int:
+        """Hash them; how many they are. Columns of ours are released. Raises `KeyUnordered`."""
         if rows.row_count:
             self._add(HashedRows(rows.columns))
         _release(rows)
+        return rows.row_count
 
     def _add(self, hashed: HashedRows) -> None:
         self._columns = hashed.columns
         places = _places(self._columns, self._key)
-        try:
-            first, last = (hashed.numbers(places, row) for row in (0, hashed.length - 1))
-        except ValueError as wrong:
-            raise KeyUnordered(str(wrong)) from wrong
-        if not hashed.ascends(places) or (self._before is not None and first <= self._before):
-            raise KeyUnordered("its index does not rise with the numbers of its columns")
-        self._before = last
+        first, last = (_key_values(hashed, places, row) for row in (0, hashed.length - 1))
+        rises = first > self._before or (first == self._before and not self._is_whole)
+        if not rises or first <= self._above or not hashed.ascends(places, self._is_whole):
+            raise KeyUnordered("its index does not rise with the values of its columns")
         begin = 0
+        if first == self._before:
+            begin = hashed.last_equal(places, 0) + 1
+            _count_in(self._leaves[-1], hashed.sums(0, begin))
+        self._before = last
         while begin < hashed.length:
             leaf = self._leaf()
             end = min(hashed.length, begin + self._leaf_rows - leaf.rows % self._leaf_rows)
+            end = hashed.last_equal(places, end - 1) + 1
             _count_in(leaf, hashed.sums(begin, end))
-            upper = hashed.numbers(places, end - 1)
-            leaf.upper[:] = upper if max(upper) <= GREATEST_NUMBER else ()
+            upper = _key_values(hashed, places, end - 1)
+            leaf.up_to[:] = written(upper) if is_key(self._kinds, upper, MOST_END_BYTES) else ()
             begin = end
 
     def _leaf(self) -> snapshot_pb2.Leaf:
-        """That the next row is of. One that would end with a number that its message can't hold goes on."""
+        """That the next row is of. One that would end with a value that no bound has goes on."""
         last = self._leaves[-1] if self._leaves else None
-        if last is not None and (last.rows < self._leaf_rows or not last.upper):
+        if last is not None and (last.rows < self._leaf_rows or not last.up_to):
             return last
         self._leaves.append(snapshot_pb2.Leaf())
         return self._leaves[-1]
 
-    def message(self) -> snapshot_pb2.Digest:
-        """Once all of the chunk's rows are there; a chunk without rows is one leaf."""
+    def message(self, up_to: Key) -> snapshot_pb2.Digest:
+        """Once all of the chunk's rows are there, up to where it ends; a chunk without rows is one leaf."""
         leaves = self._leaves or [snapshot_pb2.Leaf()]
-        del leaves[-1].upper[:]
-        return snapshot_pb2.Digest(columns=_hashed_columns(self._columns), key=self._key, leaves=leaves)
+        del leaves[-1].up_to[:]
+        return snapshot_pb2.Digest(
+            columns=_hashed_columns(self._columns),
+            key=self._key,
+            leaves=leaves,
+            kinds=self._kinds,
+            above=written(self._above),
+            up_to=written(up_to),
+        )
 
 
 class BucketDigest:
@@ -161,10 +175,12 @@ class FocusDigest:
         """Rows of the focus, and the hashes of their keys."""
         places = _key_places(self._columns, self._key)
         mask = (1 << self._focus.bits) - 1
+        kinds = self._focus.kinds
+        bounds = (read(kinds, within.above), read(kinds, within.up_to)) if within is not None else ((), ())
         for row, hash_ in enumerate(memoryview(hashed.key_hashes(places)).cast("q")):
             if self._buckets and hash_ & mask not in self._buckets:
                 continue
-            if within is not None and not _is_between(hashed, places, row, within):
+            if within is not None and not _is_between(_key_values(hashed, places[: len(kinds)], row), *bounds):
                 continue
             yield row, hash_
 
@@ -196,12 +212,15 @@ class FocusDigest:
         )
 
 
-def _is_between(hashed: HashedRows, places: Sequence[int], row: int, within: snapshot_pb2.FocusRange) -> bool:
+def _is_between(key: Key, above: Key, up_to: Key) -> bool:
+    return key > above and (not up_to or key <= up_to)
+
+
+def _key_values(hashed: HashedRows, places: Sequence[int], row: int) -> Key:
     try:
-        key = hashed.numbers(places, row)
+        return tuple(hashed.key_values(places, row))
     except ValueError as wrong:
         raise KeyUnordered(str(wrong)) from wrong
-    return key > tuple(within.above) and (not within.up_to or key <= tuple(within.up_to))
 
 
 def _places(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> list[int]:
@@ -245,11 +264,3 @@ def _signed(number: int) -> int:
 def _release(rows: SnapshotRows) -> None:
     if isinstance(rows.columns, ArrowColumns):
         rows.columns.release()
-
-
-def _numbers_of(bound: str, columns: int) -> tuple[int, ...]:
-    """A bound's numbers; behind them stands how the key is ordered. Raises `KeyUnordered`."""
-    try:
-        return tuple(int(text) for text in json.loads(bound)[:columns])
-    except (ValueError, TypeError) as wrong:
-        raise KeyUnordered("its bounds are no integers") from wrong

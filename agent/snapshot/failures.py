@@ -80,7 +80,7 @@ def unverifiable(source: str, table: Table, found: str) -> VerificationImpossibl
         "verifying a table",
         f"its rows can't be found in the lake by ranges of its key: {found}",
         data="Nothing is known of whether the lake is equal to it; its changes go on",
-        remedy="Compare it by a query over both, or give it a primary key of integers",
+        remedy=f"Repeat it, which reads the table in one snapshot: menura verify run {source} {command_table(*table)}",
         source=source,
         database=table[0],
         table=table[1],

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from menura.key_values import Key
 from menura.v1 import snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
@@ -72,12 +73,17 @@ class TableReader(Protocol[P]):
         """Without a key where the table is to be read in one snapshot. Where it may not look at rows, which seem to end
         the server, it has one range. `is_repeated`: dumps of the hour before did not settle the table."""
 
-    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
-        """Of the table that was planned last: whether all columns of this key are integers, in rising order."""
+    def key_kinds(self, table: Table, key: tuple[str, ...]) -> tuple[str, ...]:
+        """Of the table that was planned or read last: the kinds of this key's first columns (`menura.key_values`), as
+        far as its index rises with them in the lake's order; none where it does not."""
 
-    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
-        """Bounds of `read_chunk` at these numbers, '' for none: after `plan`, or inside of `chunk`. Raises what
-        `read_chunk` does, also where the key is not numbered any more."""
+    def bounds(self, table: Table, key: tuple[str, ...], values: Sequence[Key]) -> list[str]:
+        """Bounds of `read_chunk` at these values of the key's first columns, '' for none: after `plan`, or inside of
+        `chunk`. Raises what `read_chunk` does, also where the key has less kinds."""
+
+    def values(self, table: Table, key: tuple[str, ...], bound: str) -> Key:
+        """The same back, of a bound of the table that was read last, as many as the key has kinds. ValueError: one of
+        them is no value of its kind."""
 
     def above(self, table: Table) -> frozenset[Table]:
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""

@@ -3,8 +3,10 @@
 Comes in: a task and a source's `TableReader`. Goes out: messages on the catalog's stream, and to `scheduler` what was
 read. Nothing is durable.
 
-Of a verification the rows go no further than `digest`. One whose rows the lake does not order as the source does is
-read in one snapshot, as a chunk that is the whole table.
+Of a verification the rows go no further than `digest`. It goes by ranges of the key's first columns, as far as the lake
+orders them as the source does; a chunk then ends with all rows that are equal in them. A table without such a column is
+read in one snapshot, as a chunk that is the whole table. So is one of which a chunk has shown rows without a place in
+the lake's order, as MySQL's 0000-00-00, from the next verification on, until the agent ends.
 
 The table is looked at behind the low watermark. Had an ALTER come between the two, its event in the stream has a number
 above the chunk's, and the chunk does not count; so it does not matter which of both definitions was found.
@@ -12,8 +14,10 @@ above the chunk's, and the chunk does not count; so it does not matter which of 
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
+from menura.key_values import Key
 from menura.v1 import snapshot_pb2, stream_pb2
 
 from agent.columnar.encode import SnapshotRows, encode_snapshot
@@ -33,7 +37,7 @@ from agent.snapshot.digest import (
 from agent.snapshot.failures import ranges_unverifiable, unrepairable, unverifiable
 from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
 from agent.snapshot.reader import Rows, TableReader
-from agent.snapshot.repair import RangesUnreadable, bounds_of, check_ranges, restrict
+from agent.snapshot.repair import RangesUnreadable, beginning, bounds_of, check_ranges, restrict
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttles import Throttles
@@ -46,7 +50,8 @@ MOST_RESTARTS = 2
 CLOCK_SECONDS = 3.0
 #: of a range that is read again: all of them
 MOST_FOCUS_ROWS = 1 << 40
-NO_INTEGERS = "it has no key of integers that the server orders by number"
+#: that are equal in the columns by which a verification's ranges go: they are in one chunk
+MOST_EQUAL_ROWS = 1_000_000
 
 #: a digest, bytes as the server sent them, what is shown at least and at most, and the watermark's number
 _Digested = tuple[snapshot_pb2.Digest, int, Position, Position, int]
@@ -117,31 +122,33 @@ class SnapshotReading:
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
 
     def _plan_verification(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
-        """By ranges where the lake orders rows as the source does; else in one snapshot. A focus has one range, and is
-        read as it was found: by ranges, or by buckets."""
+        """By ranges of the key's columns that the lake orders as the source does; else in one snapshot. A focus has one
+        range, and is read as it was found: by ranges, or by buckets."""
         table, order = progress.table, progress.order
-        is_numbered = bool(plan.key) and self.tables.is_numbered(table, tuple(plan.key))
+        kinds = self.tables.key_kinds(table, tuple(plan.key)) if plan.key else ()
         if order.focus.ranges:
-            if not is_numbered:
-                raise ranges_unverifiable(self._config.name, table, NO_INTEGERS)
             try:
-                check_ranges(order.focus, plan.key)
+                check_ranges(order.focus, kinds)
             except RangesUnreadable as why:
                 raise ranges_unverifiable(self._config.name, table, str(why)) from why
-        elif not is_numbered or order.HasField("focus"):
+        elif not kinds or order.HasField("focus") or self._scheduler.is_unordered(table):
             plan.key[:] = key_in_one_snapshot(plan.key)
         if is_in_one_snapshot(plan.key) or order.HasField("focus"):
             del plan.ranges[:]
             plan.ranges.add()
+        elif len(kinds) < len(plan.key):
+            bounds = list(dict.fromkeys(beginning(part.upper, len(kinds)) for part in plan.ranges))
+            del plan.ranges[:]
+            for number, (lower, upper) in enumerate(pairwise(["", *bounds])):
+                plan.ranges.add(number=number, lower=lower, upper=upper)
 
     def _plan_repair(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
         table, key = progress.table, tuple(plan.key)
-        if not key or not self.tables.is_numbered(table, key):
-            raise unrepairable(self._config.name, table, NO_INTEGERS)
         try:
-            restrict(plan, progress.order.focus, lambda numbers: self.tables.bounds(table, key, numbers))
+            check_ranges(progress.order.focus, self.tables.key_kinds(table, key) if key else ())
         except RangesUnreadable as why:
             raise unrepairable(self._config.name, table, str(why)) from why
+        restrict(plan, progress.order.focus, lambda values: self.tables.bounds(table, key, values))
 
     def _chunk(self, task: SnapshotTask) -> None:
         progress, part, tables = task.progress, task.part, self.tables
@@ -168,16 +175,19 @@ class SnapshotReading:
         with tables.chunk(progress.table) as low:
             gsn = self._watermark(task, low)
             rows = tables.read_chunk(progress.table, key, part.cursor, part.upper, limit, self._received(task))
-            digest = self._digest(task, rows) if progress.order.verifies else None
-            count = self._send(task, rows) if digest is None else sum(leaf.rows for leaf in digest.leaves)
+            if progress.order.verifies:
+                digest, count, upper, source_bytes = self._digest(task, rows, limit)
+            else:
+                digest, count = None, self._send(task, rows)
+                upper, source_bytes = rows.upper, rows.source_bytes
             high = tables.high()
         seconds = time.monotonic() - began
         if limit == most:
-            size.took(count, rows.source_bytes, max(0.0, seconds - throttle.held_seconds - self._credit_seconds))
+            size.took(count, source_bytes, max(0.0, seconds - throttle.held_seconds - self._credit_seconds))
         is_last = count < limit
-        end = part.upper if is_last else rows.upper
+        end = part.upper if is_last else upper
         sent = SentChunk(task.number, part.number, part.cursor, end, is_last, count)
-        message = _chunk_end(task, sent, rows.source_bytes, low, seconds)
+        message = _chunk_end(task, sent, source_bytes, low, seconds)
         if digest is not None:
             message.digest.CopyFrom(digest)
         if not self._scheduler.chunk_read(task, sent, gsn, tables.in_the_log(high), message):
@@ -192,6 +202,7 @@ class SnapshotReading:
         try:
             message, source_bytes, low, high, gsn = reading(task)
         except KeyUnordered as unordered:
+            self._scheduler.found_unordered(progress.table)
             raise unverifiable(self._config.name, progress.table, str(unordered)) from unordered
         rows = sum(leaf.rows for leaf in message.leaves)
         sent = SentChunk(task.number, task.part.number, task.part.cursor, "", True, rows)
@@ -217,7 +228,7 @@ class SnapshotReading:
         digest = FocusDigest(key, order.focus)
         with self.tables.chunk(table) as low:
             gsn = self._watermark(task, low)
-            bounds = bounds_of(order.focus, lambda numbers: self.tables.bounds(table, key, numbers))
+            bounds = bounds_of(order.focus, lambda values: self.tables.bounds(table, key, values))
             for part, (lower, upper) in zip(order.focus.ranges, bounds, strict=True):
                 rows = self.tables.read_chunk(table, key, lower, upper, MOST_FOCUS_ROWS, self._received(task))
                 for batch in self._metered(task, rows):
@@ -290,17 +301,37 @@ class SnapshotReading:
 
         return received
 
-    def _digest(self, task: SnapshotTask, rows: Rows) -> snapshot_pb2.Digest:
-        """Of a verification's chunk. Raises `VerificationImpossible`."""
-        progress, part = task.progress, task.part
+    def _digest(self, task: SnapshotTask, rows: Rows, limit: int) -> tuple[snapshot_pb2.Digest, int, str, int]:
+        """Of a verification's chunk; how many rows it has, where it ends and how many bytes came. It has all rows that
+        are equal to the last one in the columns by which ranges go. Raises `VerificationImpossible`."""
+        progress, part, tables = task.progress, task.part, self.tables
         assert part is not None
+        table, key = progress.table, tuple(progress.order.plan.key)
         try:
-            digest = ChunkDigest(tuple(progress.order.plan.key), part.cursor)
-            for batch in self._metered(task, rows):
-                digest.add(batch)
+            kinds = tables.key_kinds(table, key)
+            if not kinds:
+                raise KeyUnordered("its key begins with another type now")  # noqa: TRY301  (told as the others are)
+            digest = ChunkDigest(key, kinds, self._values(table, key, part.cursor))
+            read_rows = sum(digest.add(batch) for batch in self._metered(task, rows))
+            upper, source_bytes, is_full = rows.upper, rows.source_bytes, read_rows == limit
+            if is_full and len(kinds) < len(key):
+                upper = beginning(rows.upper, len(kinds))
+                equal = tables.read_chunk(table, key, rows.upper, upper, MOST_EQUAL_ROWS, self._received(task))
+                more = sum(digest.add(batch) for batch in self._metered(task, equal))
+                if more == MOST_EQUAL_ROWS:
+                    raise KeyUnordered(f"more than {more} rows are equal in {', '.join(key[: len(kinds)])}")  # noqa: TRY301
+                read_rows, source_bytes = read_rows + more, source_bytes + equal.source_bytes
+            message = digest.message(self._values(table, key, upper if is_full else part.upper))
         except KeyUnordered as unordered:
-            raise unverifiable(self._config.name, progress.table, str(unordered)) from unordered
-        return digest.message()
+            self._scheduler.found_unordered(table)
+            raise unverifiable(self._config.name, table, str(unordered)) from unordered
+        return message, read_rows, upper, source_bytes
+
+    def _values(self, table: Table, key: tuple[str, ...], bound: str) -> Key:
+        try:
+            return self.tables.values(table, key, bound) if bound else ()
+        except ValueError as wrong:
+            raise KeyUnordered("a chunk of it ends with a value that no range can end with") from wrong
 
     def _metered(self, task: SnapshotTask, rows: Rows) -> Iterator[SnapshotRows]:
         for batch in rows:

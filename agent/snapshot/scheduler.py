@@ -55,6 +55,8 @@ class SnapshotScheduler:
         #: a chunk's number is used once in a process, whatever the ledger knows of it
         self._next_chunks: dict[str, int] = {}
         self._statuses = Statuses()
+        #: of which the lake has no place for some rows in the order of the key
+        self._unordered: set[Table] = set()
         self._writer: StreamWriter | None = None
         self._generation = -1
         self._attempt = coordinator.attempt
@@ -185,6 +187,15 @@ class SnapshotScheduler:
             task.progress.above = above
             task.progress.goes_on()
             self._changed.notify_all()
+
+    def is_unordered(self, table: Table) -> bool:
+        with self._changed:
+            return table in self._unordered
+
+    def found_unordered(self, table: Table) -> None:
+        """From now on it is verified in one snapshot."""
+        with self._changed:
+            self._unordered.add(table)
 
     def chunk_read(
         self, task: SnapshotTask, sent: SentChunk, gsn: int, high: Position, end: snapshot_pb2.ChunkEnd

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from menura.instants import now_us
+from menura.key_values import INTEGER, Key, literal
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, func, or_, select
 
@@ -104,9 +105,17 @@ def verdicts(
     return Verdicts(verdicts=[verdict_view(row, now) for row in rows], next_cursor=following)
 
 
+def _shown(kinds: Sequence[str], key: Key) -> list[int | str]:
+    return [value if kind == INTEGER else literal(kind, value) for kind, value in zip(kinds, key, strict=False)]
+
+
 def repair_view(table: TableName, uuid: str, operation: str, found: Repair) -> RepairView:
     ranges = [
-        RepairRangeView(above=list(each.above), up_to=list(each.up_to), estimated_rows=each.rows)
+        RepairRangeView(
+            above=_shown(found.focus.kinds, each.above),
+            up_to=_shown(found.focus.kinds, each.up_to),
+            estimated_rows=each.rows,
+        )
         for each in found.focus.ranges
     ]
     return RepairView(

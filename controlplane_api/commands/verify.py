@@ -88,7 +88,10 @@ def repair(
         return
     grid = Grid("RANGE", "ROWS", right=["ROWS"], name="RANGE")
     for each in found.ranges:
-        grid.add_row(Text(range_text(tuple(each.above), tuple(each.up_to))), f"about {count(each.estimated_rows)}")
+        grid.add_row(
+            Text(range_text("/".join(map(str, each.above)), "/".join(map(str, each.up_to)))),
+            f"about {count(each.estimated_rows)}",
+        )
     put(grid, *(Text(plain(line)) for line in _repair_notes(found, dry_run=dry_run)))
 
 

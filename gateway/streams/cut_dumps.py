@@ -191,6 +191,7 @@ def _is_ordered(repaired: LandedRepair, order: DumpDesired) -> bool:
     """Whether it removes rows of the order's ranges, by the key of its plan, and of no others."""
     if order.focus is None or order.plan is None or not order.plan.key:
         return False
-    key = tuple(map(landed_column, order.plan.key))
+    key = tuple(map(landed_column, order.plan.key[: len(repaired.kinds)]))
     wanted = [(each.above, each.up_to) for each in order.focus.ranges]
-    return repaired.key == key and [(each.above, each.up_to) for each in repaired.ranges] == wanted
+    is_of_key = repaired.key == key and repaired.kinds == order.focus.kinds
+    return is_of_key and [(each.above, each.up_to) for each in repaired.ranges] == wanted

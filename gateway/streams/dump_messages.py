@@ -140,6 +140,9 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         raise _invalid("the end of a dump's chunk", "a chunk that ends where it begins")
     if end.HasField("digest") != order.verifies:
         raise _invalid("the end of a dump's chunk", "a digest of a dump's rows, or rows of a verification")
+    digest = landed_digest(end.digest, end.row_count, order.focus) if order.verifies else None
+    if digest is not None and digest.kinds and (bool(lower), bool(upper)) != (bool(digest.above), bool(digest.up_to)):
+        raise _invalid("the end of a dump's chunk", "a digest that begins or ends elsewhere")
     if len(end.position) > MAX_TEXT_CHARS:
         raise _invalid("the end of a dump's chunk", f"a position of more than {MAX_TEXT_CHARS} characters")
     return LandedChunk(
@@ -157,7 +160,7 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         read_at_us=end.read_at_us,
         read_us=end.read_us,
         position=clean_text(end.position),
-        digest=landed_digest(end.digest, end.row_count, order.focus) if order.verifies else None,
+        digest=digest,
         repairs=order.repairs,
     )
 

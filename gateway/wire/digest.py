@@ -3,11 +3,13 @@
 Pure: a message in, a value out. Names and bounds of keys may be values of rows: they stand in no error.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from menura.bounds import MAX_INSTANT_US, MAX_KEY_COLUMNS, MAX_NAME_CHARS
 from menura.change_batch import MAX_TABLE_COLUMNS
 from menura.key_texts import MOST_CHARACTERS
+from menura.key_values import MOST_END_BYTES, Key, is_key, is_kind, read, written
 from menura.landed_digest import LandedDigest, LandedFocus, LandedLeaf, LandedRange
 from menura.types import ARROW_TYPES, decimal_digits
 from menura.v1.snapshot_pb2 import Digest, Focus, FocusRange
@@ -42,28 +44,52 @@ def landed_digest(digest: Digest, rows: int, focus: LandedFocus | None = None) -
         or (within is not None and not digest.bits)
     ):
         raise _invalid("leaves of other rows than were asked for")
+    kinds = tuple(digest.kinds)
+    if len(kinds) != (0 if digest.bits else len(digest.key)) or not all(map(is_kind, kinds)):
+        raise _invalid("a key of other kinds")
     leaves = tuple(
-        LandedLeaf(tuple(leaf.upper), leaf.rows, leaf.first_sum, leaf.second_sum, leaf.key, tuple(leaf.columns))
+        LandedLeaf(
+            tuple(leaf.upper) or _key(kinds, leaf.up_to),
+            leaf.rows,
+            leaf.first_sum,
+            leaf.second_sum,
+            leaf.key,
+            tuple(leaf.columns),
+        )
         for leaf in digest.leaves
     )
     _check_rows(leaves, rows, len(columns) if digest.bits == WHOLE_HASH_BITS else 0)
+    above, up_to = _key(kinds, digest.above), _key(kinds, digest.up_to)
     if digest.bits:
         _check_buckets(leaves)
     else:
-        _check_ranges(leaves, len(digest.key))
-    return LandedDigest(columns, tuple(digest.key), leaves, digest.bits, focus)
+        _check_ranges(leaves, kinds, above, up_to)
+    return LandedDigest(columns, tuple(digest.key), leaves, digest.bits, focus, kinds, above, up_to)
 
 
 def landed_focus(focus: Focus) -> LandedFocus:
-    ranges = tuple(LandedRange(each.lower, each.upper, tuple(each.above), tuple(each.up_to)) for each in focus.ranges)
-    return LandedFocus(ranges, focus.bits, tuple(focus.buckets))
+    kinds = tuple(focus.kinds)
+    if len(kinds) > MAX_KEY_COLUMNS or not all(map(is_kind, kinds)):
+        raise _invalid("ranges of other kinds")
+    ranges = tuple(
+        LandedRange(each.lower, each.upper, _key(kinds, each.above), _key(kinds, each.up_to)) for each in focus.ranges
+    )
+    return LandedFocus(ranges, focus.bits, tuple(focus.buckets), kinds)
 
 
 def focus_message(focus: LandedFocus) -> Focus:
     ranges = [
-        FocusRange(lower=each.lower, upper=each.upper, above=each.above, up_to=each.up_to) for each in focus.ranges
+        FocusRange(lower=each.lower, upper=each.upper, above=written(each.above), up_to=written(each.up_to))
+        for each in focus.ranges
     ]
-    return Focus(ranges=ranges, bits=focus.bits, buckets=focus.buckets)
+    return Focus(ranges=ranges, bits=focus.bits, buckets=focus.buckets, kinds=focus.kinds)
+
+
+def _key(kinds: Sequence[str], texts: Sequence[str]) -> Key:
+    try:
+        return read(kinds, texts)
+    except ValueError as wrong:
+        raise _invalid("a bound that is no key of its kinds") from wrong
 
 
 def _check_rows(leaves: tuple[LandedLeaf, ...], rows: int, columns: int) -> None:
@@ -83,13 +109,14 @@ def _check_buckets(leaves: tuple[LandedLeaf, ...]) -> None:
         raise _invalid("leaves that are no buckets of their own")
 
 
-def _check_ranges(leaves: tuple[LandedLeaf, ...], key_columns: int) -> None:
+def _check_ranges(leaves: tuple[LandedLeaf, ...], kinds: tuple[str, ...], above: Key, up_to: Key) -> None:
     if not leaves:
         raise _invalid("0 leaves")
     bounds = [leaf.upper for leaf in leaves]
-    if bounds[-1] or any(len(bound) != key_columns for bound in bounds[:-1]):
+    if bounds[-1] or not all(bound and is_key(kinds, bound, MOST_END_BYTES) for bound in bounds[:-1]):
         raise _invalid("leaves that do not end with a key, or a last one that does")
-    if any(after <= before for before, after in pairwise(bounds[:-1])):
+    ends = [bound for bound in (above, *bounds[:-1], up_to) if bound]
+    if any(after <= before for before, after in pairwise(ends)):
         raise _invalid("leaves that do not follow each other")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_text
 from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE_COLUMNS
+from menura.key_values import is_kind, read
 from menura.landing import KeyNumbers, LandedColumn, LandedEvent, LandedForeignKey, LandedRepair
 from menura.naming import TableName
 from menura.row_versions import ROW_END_FORMATS
@@ -123,8 +124,14 @@ def _landed_repair(table: TableName, event: TableEvent) -> LandedRepair:
         raise _invalid(table, "a repair's end that removes rows after it, or of a key that can't be")
     if any(not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name for name in said.key):
         raise _invalid(table, "a repair's key with an impossible name")
-    ranges = tuple(KeyNumbers(tuple(each.above), tuple(each.up_to)) for each in said.ranges)
-    return LandedRepair(said.before_gsn, tuple(said.key), ranges)
+    kinds = tuple(said.kinds)
+    if len(kinds) != len(said.key) or not all(map(is_kind, kinds)):
+        raise _invalid(table, "a repair of a key of other kinds")
+    try:
+        ranges = tuple(KeyNumbers(read(kinds, each.above), read(kinds, each.up_to)) for each in said.ranges)
+    except ValueError as wrong:
+        raise _invalid(table, "a repair's bound that is no key of its kinds") from wrong
+    return LandedRepair(said.before_gsn, tuple(said.key), ranges, kinds)
 
 
 def _check_unlogged(table: TableName, event: TableEvent) -> None:

@@ -59,6 +59,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_text
+from menura.key_values import MOST_END_BYTES, is_key, is_kind
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.naming import is_identity
 from menura.views.definition import ViewCut, ViewState, is_view_name
@@ -419,17 +420,19 @@ def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
         raise LakeReportError("focus is not of its form") from broken
     if len(focus.ranges) > MAX_FOCUS_PARTS or len(focus.buckets) > MAX_FOCUS_PARTS or not 0 <= focus.bits <= 64:
         raise LakeReportError(f"focus has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
-    numbers = [*focus.buckets, *(number for each in focus.ranges for number in (*each.above, *each.up_to))]
+    kinds = focus.kinds
     texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
     texts += [focus.rest_equal_in, focus.repaired_by]
     if not all(0 <= count <= MAX_INT64 for count in (focus.rest_equal_at_us, *(each.rows for each in focus.ranges))):
         raise LakeReportError("focus has a time or counts that are none of 64 bits")
-    if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in numbers):
+    if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in focus.buckets):
         raise LakeReportError("focus has numbers that are none of 64 bits")
+    if len(kinds) > MAX_KEY_COLUMNS or not all(map(is_kind, kinds)):
+        raise LakeReportError("focus has ranges of too many columns, or of another kind")
+    if not all(is_key(kinds, key, MOST_END_BYTES) for each in focus.ranges for key in (each.above, each.up_to)):
+        raise LakeReportError("focus has bounds that are no keys of its kinds")
     if any(len(text) > MAX_MESSAGE_CHARS or "\x00" in text or not _is_encodable(text) for text in texts):
         raise LakeReportError("focus has bounds that are too long")
-    if any(max(len(each.above), len(each.up_to)) > MAX_KEY_COLUMNS for each in focus.ranges):
-        raise LakeReportError("focus has bounds of too many columns")
     verification = _text(facts, "verification", MAX_NAME_CHARS)
     return LakeSuspect(table.tenant, table.source, table.database, table.table, verification, focus)
 

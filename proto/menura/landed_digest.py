@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: in a bound that travels
-GREATEST_NUMBER = (1 << 63) - 1
-
-Key = tuple[int, ...]
+from menura.key_values import INTEGER, Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class LandedLeaf:
     Of a digest with buckets `upper` is the bucket.
     """
 
-    upper: tuple[int, ...]
+    upper: Key
     rows: int
     first_sum: int
     second_sum: int
@@ -35,24 +32,10 @@ class LandedRange:
 
     lower: str
     upper: str
-    above: tuple[int, ...]
-    up_to: tuple[int, ...]
+    above: Key
+    up_to: Key
     #: that the source had there when the focus was made
     rows: int = 0
-
-
-def in_int64(above: Key, up_to: Key) -> tuple[Key, Key]:
-    """The range around this one whose bounds travel.
-
-    >>> in_int64((5, 1 << 63), (6, 1)), in_int64((7,), (1 << 63,))
-    (((5, 9223372036854775807), (6, 1)), ((7,), ()))
-    >>> in_int64((1 << 63, 9), ())
-    ((9223372036854775807, 0), ())
-    """
-    beyond = next((place for place, number in enumerate(above) if number > GREATEST_NUMBER), None)
-    if beyond is not None:
-        above = (*above[:beyond], GREATEST_NUMBER, *(0,) * (len(above) - beyond - 1))
-    return above, () if any(number > GREATEST_NUMBER for number in up_to) else up_to
 
 
 def united(ranges: Sequence[LandedRange]) -> tuple[LandedRange, ...]:
@@ -80,6 +63,8 @@ class LandedFocus:
     ranges: tuple[LandedRange, ...] = ()
     bits: int = 0
     buckets: tuple[int, ...] = ()
+    #: of the ranges' columns, the first of the key: `menura.key_values`
+    kinds: tuple[str, ...] = ()
     #: when the source was read of which all rows but those of `ranges` were equal; 0: that is not known of them
     rest_equal_at_us: int = 0
     #: ... to those of this lake's table: Delta's id of it
@@ -91,7 +76,7 @@ class LandedFocus:
     def asked(self) -> "LandedFocus":
         """What travels."""
         ranges = tuple(LandedRange(each.lower, each.upper, each.above, each.up_to) for each in self.ranges)
-        return LandedFocus(ranges, self.bits, self.buckets)
+        return LandedFocus(ranges, self.bits, self.buckets, self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +85,18 @@ class LandedDigest:
 
     #: landed names and Arrow C format strings, in the order in which they were hashed
     columns: tuple[tuple[str, str], ...]
-    #: of the key's columns; without buckets these are integers
+    #: of the key's columns; without buckets those that its ranges are of
     key: tuple[str, ...]
     leaves: tuple[LandedLeaf, ...]
     #: 0: leaves are ranges
     bits: int = 0
     #: the digest is of these rows alone
     within: LandedFocus | None = None
+    #: without buckets: of the key's columns (`menura.key_values`), and where the chunk begins and ends. No kinds: up to
+    #: format 12 they were integers, and the chunk's own bounds have them
+    kinds: tuple[str, ...] = ()
+    above: Key = ()
+    up_to: Key = ()
 
 
 def decode_digest(facts: Mapping[str, Any]) -> LandedDigest:
@@ -117,21 +107,27 @@ def decode_digest(facts: Mapping[str, Any]) -> LandedDigest:
     )
     columns = tuple((str(name), str(format_)) for name, format_ in facts["columns"])
     within = decode_focus(facts["within"]) if facts.get("within") is not None else None
-    return LandedDigest(columns, tuple(map(str, facts["key"])), leaves, int(facts.get("bits", 0)), within)
+    kinds, above, up_to = (tuple(facts.get(name, ())) for name in ("kinds", "above", "up_to"))
+    key, bits = tuple(map(str, facts["key"])), int(facts.get("bits", 0))
+    return LandedDigest(columns, key, leaves, bits, within, kinds, above, up_to)
 
 
 def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
-    """From its `asdict`; raises KeyError or TypeError for another document."""
+    """From its `asdict`; raises KeyError or TypeError for another document. Up to format 12 of the landing ranges had
+    no kinds: all were of integers."""
     ranges = tuple(
         LandedRange(
             str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]), int(each.get("rows", 0))
         )
         for each in facts["ranges"]
     )
+    columns = max((len(each.above or each.up_to) for each in ranges), default=0)
+    former = (INTEGER,) * max(columns, 1) if ranges else ()
     return LandedFocus(
         ranges,
         int(facts["bits"]),
         tuple(facts["buckets"]),
+        tuple(map(str, facts.get("kinds", ()))) or former,
         int(facts.get("rest_equal_at_us", 0)),
         str(facts.get("rest_equal_in", "")),
         str(facts.get("repaired_by", "")),

@@ -14,14 +14,14 @@ committed cut once, whole and in order, and never lists a folder. Who begins whe
 behind the newest horizon. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-landing.json is `{"format": 12, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing.json is `{"format": 13, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
 landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
 too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
 N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
-An entry, format 12 (times in microseconds since the epoch, UTC)::
+An entry, format 13 (times in microseconds since the epoch, UTC)::
 
-    {"format": 12, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 13, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
@@ -60,10 +60,13 @@ over them, wherever in the log those stand.
 gateway does not know it: who has not applied that cut lacks rows of the table.
 A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
 `{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
-"second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null}`; it changes no row.
+"second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null, "kinds": ["integer"],
+"above": [500], "up_to": [900]}`; it changes no row. Values of keys are those of `menura.key_values`, whose kinds stand
+beside them.
 A chunk that `repairs` is of ranges that are read again alone: its rows stand over all that the table has up to `gsn`.
 The event REPAIRED has `repaired`, as menura.v1.RepairedRanges: `{"before_gsn": 860, "key": ["id"], "ranges":
-[{"above": [500], "up_to": [900]}]}`.
+[{"above": [500], "up_to": [900]}], "kinds": ["integer"]}`.
+Format 12 has no `kinds`: all ranges are of integers; nor do its digests have `above` and `up_to`.
 Format 11 has neither `repairs` nor `repaired`.
 Format 10 has digests of ranges alone, without `bits`, `within`, leaves without `key` and `columns`, and starts without
 `gsn`.
@@ -89,13 +92,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from menura.key_values import Key
 from menura.landed_digest import LandedDigest, decode_digest
 from menura.naming import TableName, path_segment
 from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 12
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+FORMAT = 13
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 #: from this format of landing.json on, entries lie in folders
 FOLDERS_FORMAT = 9
 ENTRIES_PER_FOLDER = 1_000
@@ -181,8 +185,8 @@ class LandedForeignKey:
 class KeyNumbers:
     """See menura.v1.KeyRange."""
 
-    above: tuple[int, ...]
-    up_to: tuple[int, ...]
+    above: Key
+    up_to: Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ class LandedRepair:
     #: landed names
     key: tuple[str, ...]
     ranges: tuple[KeyNumbers, ...]
+    #: of the key's columns; none: all are integers, as they were up to format 12
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +500,8 @@ def decode_event(facts: dict[str, Any]) -> LandedEvent:
 
 def _repair(facts: Mapping[str, Any]) -> LandedRepair:
     ranges = tuple(KeyNumbers(tuple(each["above"]), tuple(each["up_to"])) for each in facts["ranges"])
-    return LandedRepair(int(facts["before_gsn"]), tuple(map(str, facts["key"])), ranges)
+    key, kinds = (tuple(map(str, facts.get(name, ()))) for name in ("key", "kinds"))
+    return LandedRepair(int(facts["before_gsn"]), key, ranges, kinds)
 
 
 def decode_foreign_key(facts: dict[str, Any]) -> LandedForeignKey:

@@ -7,5 +7,5 @@ from typing import Final
 #: keys say how texts compare, without a server's words; 6: a cartography may say
 #: differences, the control plane configures sources; 7: chunks may be digests; 8: digests of
 #: buckets, and of rows that differed; 9: a dump with a focus reads ranges of a key alone;
-#: 10: texts of one length may travel split
-PROTOCOL_VERSION: Final = 10
+#: 10: texts of one length may travel split; 11: ranges of keys have kinds
+PROTOCOL_VERSION: Final = 11

@@ -33,7 +33,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 from menura.arrow_c_data cimport ArrowArray, ArrowSchema
 
 cdef extern from "xxh64.h" nogil:
@@ -151,41 +151,68 @@ cdef class HashedRows:
         """Names and Arrow C format strings."""
         return tuple(self._described)
 
-    def numbers(self, columns, int64_t row):
-        """The values of these columns (by place) in a row, as a tuple of int. ValueError: one is no integer."""
+    def key_values(self, columns, int64_t row):
+        """The values of these columns (by place) in a row, as in `menura.key_values`. ValueError: one has none."""
         if not 0 <= row < self.length:
             raise ValueError("a row that is not there")
-        return tuple([self._number(column, row) for column in columns])
+        return tuple([self._key_value(column, row) for column in columns])
 
-    def ascends(self, columns):
-        """Whether each row has a greater key, of these columns, than the one before."""
+    def last_equal(self, columns, int64_t row):
+        """The last row from this one on that is equal to it in these columns (by place), without one between."""
         cdef int places[MOST_KEY_COLUMNS]
-        cdef int count = len(columns)
+        cdef int count = self._places(columns, places)
+        if not 0 <= row < self.length:
+            raise ValueError("a row that is not there")
+        with nogil:
+            while row + 1 < self.length and compared(self._columns, places, count, row + 1) == 0:
+                row += 1
+        return row
+
+    def ascends(self, columns, bint is_whole=True):
+        """Whether each row has a greater key, of these columns, than the one before; where they are not the whole key:
+        or an equal one. None has a NULL there."""
+        cdef int places[MOST_KEY_COLUMNS]
+        cdef int count = self._places(columns, places)
+        cdef int least = 1 if is_whole else 0
         cdef bint is_greater = True
         cdef int64_t row
-        if not 0 < count <= MOST_KEY_COLUMNS:
-            raise ValueError(f"a key of {count} columns")
-        for i, column in enumerate(columns):
-            if self.length:
-                self._number(column, 0)
-            places[i] = column
         with nogil:
             for row in range(1, self.length):
-                if not is_above(self._columns, places, count, row):
+                if compared(self._columns, places, count, row) < least:
                     is_greater = False
                     break
         return is_greater
 
-    cdef object _number(self, int column, int64_t row):
+    cdef int _places(self, columns, int* places) except -1:
+        cdef int count = len(columns)
+        if not 0 < count <= MOST_KEY_COLUMNS:
+            raise ValueError(f"a key of {count} columns")
+        for i, column in enumerate(columns):
+            if self.length:
+                self._key_value(column, 0)
+            places[i] = column
+        return count
+
+    cdef object _key_value(self, int column, int64_t row):
         if not 0 <= column < self._count:
             raise ValueError(f"column {column} of {self._count}")
         cdef Hashed* of = &self._columns[column]
-        if not is_integer(of.form) or not is_valid(of, row):
-            raise ValueError(f"column {self._described[column][0]} is no integer")
-        cdef uint64_t value = long_of(of.form, of.values, of.offset + row) if of.form != FORM_UINT64 else (
-            (<const uint64_t*> of.values)[of.offset + row]
-        )
-        return value if of.form == FORM_UINT64 else <int64_t> value
+        cdef int64_t at = of.offset + row
+        cdef const int32_t* offsets = <const int32_t*> of.values
+        name = self._described[column][0]
+        if of.form == FORM_FLOAT or of.form == FORM_DOUBLE or of.form == FORM_BOOL:
+            raise ValueError(f"column {name} is of a type without an order of ranges")
+        if not is_valid(of, row):
+            raise ValueError(f"a value of column {name} can't be represented")
+        if of.form == FORM_BYTES:
+            return (<const char*> of.text)[offsets[at]:offsets[at + 1]].hex()
+        if of.form == FORM_DATE:
+            return (<const int32_t*> of.values)[at]
+        if of.form == FORM_SHORT_DECIMAL or of.form == FORM_LONG_DECIMAL:
+            return int.from_bytes((<const char*> of.values)[at * 16:at * 16 + 16], "little", signed=True)
+        if of.form == FORM_UINT64:
+            return (<const uint64_t*> of.values)[at]
+        return <int64_t> long_of(of.form, of.values, at)
 
     def __dealloc__(self):
         free(self._columns)
@@ -408,30 +435,54 @@ cdef inline bint is_valid(const Hashed* column, int64_t row) noexcept nogil:
     return column.validity == NULL or column.validity[at >> 3] >> (at & 7) & 1
 
 
-cdef inline bint is_integer(Form form) noexcept nogil:
-    return form <= FORM_UINT64
+cdef inline int sign_of(bint is_greater) noexcept nogil:
+    return 1 if is_greater else -1
 
 
-cdef bint is_above(const Hashed* columns, const int* places, int count, int64_t row) noexcept nogil:
-    """Whether the row's key is greater than that of the row before; NULL is above nothing."""
+cdef int compared(const Hashed* columns, const int* places, int count, int64_t row) noexcept nogil:
+    """1: the row's key is greater than that of the row before; 0: equal; -1: less, or one has a NULL."""
     cdef const Hashed* column
+    cdef const int32_t* offsets
     cdef uint64_t now, before
-    cdef int i
+    cdef int64_t at, size, size_before
+    cdef int i, found
     for i in range(count):
         column = &columns[places[i]]
+        at = column.offset + row
         if not is_valid(column, row) or not is_valid(column, row - 1):
-            return False
-        if column.form == FORM_UINT64:
-            now = (<const uint64_t*> column.values)[column.offset + row]
-            before = (<const uint64_t*> column.values)[column.offset + row - 1]
+            return -1
+        if column.form == FORM_BYTES:
+            offsets = <const int32_t*> column.values
+            size, size_before = offsets[at + 1] - offsets[at], offsets[at] - offsets[at - 1]
+            found = memcmp(column.text + offsets[at], column.text + offsets[at - 1], min(size, size_before))
+            if found != 0 or size != size_before:
+                return sign_of(found > 0 or (found == 0 and size > size_before))
+        elif column.form == FORM_UINT64:
+            now, before = (<const uint64_t*> column.values)[at], (<const uint64_t*> column.values)[at - 1]
             if now != before:
-                return now > before
-            continue
-        now = long_of(column.form, column.values, column.offset + row)
-        before = long_of(column.form, column.values, column.offset + row - 1)
-        if now != before:
-            return <int64_t> now > <int64_t> before
-    return False
+                return sign_of(now > before)
+        elif column.form == FORM_DATE:
+            if (<const int32_t*> column.values)[at] != (<const int32_t*> column.values)[at - 1]:
+                return sign_of((<const int32_t*> column.values)[at] > (<const int32_t*> column.values)[at - 1])
+        elif column.form == FORM_SHORT_DECIMAL or column.form == FORM_LONG_DECIMAL:
+            # the upper halves are signed, the lower ones are not
+            now, before = decimal_half(column.values, at, 1), decimal_half(column.values, at - 1, 1)
+            if now != before:
+                return sign_of(<int64_t> now > <int64_t> before)
+            now, before = decimal_half(column.values, at, 0), decimal_half(column.values, at - 1, 0)
+            if now != before:
+                return sign_of(now > before)
+        else:
+            now, before = long_of(column.form, column.values, at), long_of(column.form, column.values, at - 1)
+            if now != before:
+                return sign_of(<int64_t> now > <int64_t> before)
+    return 0
+
+
+cdef inline uint64_t decimal_half(const uint8_t* values, int64_t at, int which) noexcept nogil:
+    cdef uint64_t half
+    memcpy(&half, values + at * 16 + which * 8, 8)
+    return half
 
 
 cdef void note_present(const Hashed* column, int64_t begin, int64_t rows, uint64_t bit, uint64_t* words) noexcept nogil:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from menura.key_values import words
 from menura.lake_report import (
     MAX_BOUND_CHARS,
     MAX_LEAVES,
@@ -74,15 +75,8 @@ def _leaf(said: Mapping[str, Any]) -> LakeLeaf:
         return LakeLeaf("", "", *rows, clipped(said["key"] or f"hash {said['hash']}", MAX_BOUND_CHARS), columns)
     if said.get("bits"):
         return LakeLeaf("", "", *rows, f"bucket {said['bucket']} of {1 << said['bits']}")
-    return LakeLeaf(bound_text(said["lower"]), bound_text(said["upper"]), *rows)
-
-
-def bound_text(key: Sequence[object]) -> str:
-    """
-    >>> bound_text([7, -9]), bound_text([])
-    ('7, -9', '')
-    """
-    return clipped(", ".join(map(str, key)), MAX_BOUND_CHARS)
+    lower, upper = (words(said.get("kinds", ()), said[end], ", ") for end in ("lower", "upper"))
+    return LakeLeaf(clipped(lower, MAX_BOUND_CHARS), clipped(upper, MAX_BOUND_CHARS), *rows)
 
 
 def kept(verdicts: Sequence[LakeVerdict]) -> tuple[LakeVerdict, ...]:

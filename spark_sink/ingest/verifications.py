@@ -28,8 +28,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from menura.key_values import Key, travelling
 from menura.lake_report import MAX_FOCUS_PARTS, MAX_REASON_CHARS, LakeVerdict, clipped
-from menura.landed_digest import LandedFocus, LandedRange, decode_focus, in_int64, united
+from menura.landed_digest import LandedFocus, LandedRange, decode_focus, united
 from menura.landing import LandedChunk
 from menura.stores.options import delta_options
 
@@ -342,9 +343,14 @@ def _in_order(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[list[tuple[Lan
         by_lower[due.digest.chunk.lower] = due.digest.chunk, finding  # the last reading of a range counts
     chain: list[tuple[LandedChunk, Finding]] = []
     lower = ""
+    values: Key = ()
     while lower in by_lower:
-        chain.append(by_lower.pop(lower))
-        lower = chain[-1][0].upper
+        chunk, finding = by_lower.pop(lower)
+        digest = chunk.digest
+        if digest is not None and digest.above != values:
+            return chain, False
+        chain.append((chunk, finding))
+        lower, values = chunk.upper, digest.up_to if digest is not None else ()
         if not lower:
             return chain, True
     return chain, False
@@ -383,14 +389,21 @@ def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "
     rest = (within.rest_equal_at_us, within.rest_equal_in) if within is not None else (0, "")
     if first.bits:
         buckets = tuple(leaf.bucket for leaf in leaves[:MOST_PARTS])
-        return LandedFocus(within.ranges if within is not None else (), first.bits, buckets, *rest)
+        ranges, kinds = (within.ranges, within.kinds) if within is not None else ((), ())
+        return LandedFocus(ranges, first.bits, buckets, kinds, *rest)
+    kinds = first.kinds
     ranges = united(
-        [LandedRange("", "", *in_int64(leaf.lower, leaf.upper), leaf.source_rows) for leaf in leaves[:MOST_LEAVES]]
+        [
+            LandedRange("", "", *travelling(kinds, leaf.lower, leaf.upper), leaf.source_rows)
+            for leaf in leaves[:MOST_LEAVES]
+            if leaf.kinds == kinds
+        ]
     )
-    if within is None and len(leaves) <= MOST_LEAVES and len(ranges) <= MOST_PARTS:
+    is_all = len(leaves) <= MOST_LEAVES and len(ranges) <= MOST_PARTS and {leaf.kinds for leaf in leaves} == {kinds}
+    if within is None and is_all:
         at_us = rest_equal_at_us(known)
         rest = (at_us, table_id if at_us else "")
-    return LandedFocus(ranges[:MOST_PARTS], 0, (), *rest)
+    return LandedFocus(ranges[:MOST_PARTS], 0, (), kinds, *rest)
 
 
 def rest_equal_at_us(found: Sequence[tuple[DueChunk, Finding]]) -> int:

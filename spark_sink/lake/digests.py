@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, ChangeType, source_column
 from menura.key_texts import key_text
+from menura.key_values import Key
 from menura.landing import LandedChunk
 
 from spark_sink.lake.delta_table import quoted, scan, schema_of
@@ -35,9 +36,9 @@ from spark_sink.lake.leaves import (
     BucketLeaves,
     Hashing,
     Incomparable,
-    Key,
     RangeLeaves,
-    key_of,
+    former_key,
+    kinds_of,
 )
 from spark_sink.lake.tail import Rows, rows_of
 from spark_sink.landed.landed_file import OWN_PREFIX
@@ -85,6 +86,8 @@ class DifferingLeaf:
     lake_rows: int
     bits: int = 0
     bucket: int = 0
+    #: of the bounds
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,11 @@ def leaves_of(chunk: LandedChunk) -> RangeLeaves | BucketLeaves:
     hashing = Hashing(chunk.digest)
     if chunk.digest.bits:
         return BucketLeaves(hashing)
-    columns = len(chunk.digest.key)
-    return RangeLeaves(hashing, key_of(chunk.lower, columns), key_of(chunk.upper, columns))
+    digest, columns = chunk.digest, len(chunk.digest.key)
+    if digest.kinds:
+        return RangeLeaves(hashing, digest.above, digest.up_to, digest.kinds)
+    ends = former_key(chunk.lower, columns), former_key(chunk.upper, columns)
+    return RangeLeaves(hashing, *ends, kinds_of((), columns))
 
 
 @dataclass(slots=True)
@@ -199,7 +205,7 @@ class _Comparison:
 
     def _leaf(self, leaf: int, source_rows: int, lake_rows: int) -> DifferingLeaf:
         if isinstance(self.leaves, RangeLeaves):
-            return DifferingLeaf(*self.leaves.bounds_of(leaf), source_rows, lake_rows)
+            return DifferingLeaf(*self.leaves.bounds_of(leaf), source_rows, lake_rows, kinds=self.leaves.kinds)
         return DifferingLeaf((), (), source_rows, lake_rows, self.hashing.digest.bits, self.leaves.buckets[leaf])
 
     def _row(self, leaf: int, source_rows: int, lake_rows: int, has_changed: bool) -> DifferingRow:

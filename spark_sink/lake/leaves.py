@@ -8,21 +8,22 @@ behind them. Nothing is written.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import UNREPRESENTABLE, source_column
+from menura.key_values import BINARY, DATE, DATETIME, INSTANT, INTEGER, TEXT, Key, KeyValue, literal, scale_of
 from menura.landed_digest import LandedDigest, LandedRange
 from menura.naming import lake_column
 from menura.row_hash import HashedRows
 
-from spark_sink.lake.delta_table import quoted
+from spark_sink.lake.delta_table import quoted, text
 from spark_sink.landed.lake_schema import format_type
 
 WHOLE_HASH_BITS = 64
-
-Key = tuple[int, ...]
+_DIGITS = Context(prec=76)
 
 
 class Incomparable(Exception):
@@ -73,11 +74,12 @@ class Hashing:
 
 @dataclass(frozen=True, slots=True)
 class RangeLeaves:
-    """Each ends with a key of integers; the chunk's own bounds are around them."""
+    """Each ends with values of the key's first columns; the chunk's own bounds are around them."""
 
     hashing: Hashing
     lower: Key
     upper: Key
+    kinds: tuple[str, ...]
 
     @property
     def bounds(self) -> list[Key]:
@@ -93,24 +95,30 @@ class RangeLeaves:
         return ends[leaf], ends[leaf + 1]
 
     def condition(self, schema: pa.Schema) -> str:
-        return range_condition(self.hashing.key, [(self.lower, self.upper)], schema)
+        """Rows whose key the lake lacks are in the first chunk: the source has none of them."""
+        condition = range_condition(self.hashing.key, self.kinds, [(self.lower, self.upper)], schema)
+        return condition if self.lower else f"({condition}) OR {quoted(self.hashing.key[0])} IS NULL"
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        inside = in_range(rows, self.hashing.key, self.lower, self.upper)
+        inside = in_range(rows, self.hashing.key, self.kinds, self.lower, self.upper)
+        if not self.lower:
+            inside = pc.or_(inside, rows[self.hashing.key[0]].is_null())
         return rows if pc.all(inside, min_count=0).as_py() else rows.filter(inside)
 
     def of(self, rows: pa.Table) -> pa.ChunkedArray:
         """Of each row how many leaves end below its key."""
-        key = self.hashing.key
-        ends = pc.min_max(rows[key[0]]).as_py()
-        if ends["min"] is None:
-            return pa.chunked_array([pa.array([], pa.int32())])
+        key, kinds = self.hashing.key, self.kinds
+        first = rows[key[0]]
+        ends = pc.min_max(first)
+        if not ends["min"].is_valid:
+            return pa.chunked_array([pa.array([0] * rows.num_rows, pa.int32())])
         # of rows that are near to each other most bounds are on one side
-        below = sum(bound[0] < ends["min"] for bound in self.bounds)
+        limits = [_scalar(kinds[0], bound[0], first.type) for bound in self.bounds]
+        below = 0 if first.null_count else sum(pc.less(limit, ends["min"]).as_py() for limit in limits)
         found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(below, pa.int32()), rows.num_rows)])
-        for bound in self.bounds:
-            if ends["min"] <= bound[0] <= ends["max"]:
-                found = pc.add(found, is_above(rows, key, bound).cast(pa.int32()))
+        for bound, limit in zip(self.bounds[below:], limits[below:], strict=True):
+            if pc.less_equal(limit, ends["max"]).as_py():
+                found = pc.add(found, is_above(rows, key, kinds, bound).cast(pa.int32()))
         return found
 
 
@@ -123,7 +131,7 @@ class BucketLeaves:
     buckets: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.buckets = [leaf.upper[0] for leaf in self.hashing.digest.leaves]
+        self.buckets = [int(leaf.upper[0]) for leaf in self.hashing.digest.leaves]
 
     @property
     def count(self) -> int:
@@ -134,14 +142,19 @@ class BucketLeaves:
         within = self.hashing.digest.within
         return within.ranges if within is not None else ()
 
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        within = self.hashing.digest.within
+        return within.kinds if within is not None else ()
+
     def condition(self, schema: pa.Schema) -> str:
         ranges = [(each.above, each.up_to) for each in self._ranges]
-        return range_condition(self.hashing.key, ranges, schema) if ranges else "TRUE"
+        return range_condition(self.hashing.key, self._kinds, ranges, schema) if ranges else "TRUE"
 
     def chosen(self, rows: pa.Table) -> pa.Table:
         inside: pa.ChunkedArray | None = None
         for each in self._ranges:
-            found = in_range(rows, self.hashing.key, each.above, each.up_to)
+            found = in_range(rows, self.hashing.key, self._kinds, each.above, each.up_to)
             inside = found if inside is None else pc.or_(inside, found)
         rows = rows if inside is None else rows.filter(inside)
         within = self.hashing.digest.within
@@ -167,10 +180,15 @@ class BucketLeaves:
         return pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(data)])
 
 
-def key_of(bound: str, columns: int) -> Key:
+def kinds_of(kinds: Sequence[str], columns: int) -> tuple[str, ...]:
+    """Up to format 12 of the landing keys have none: all of their columns are integers."""
+    return tuple(kinds) or (INTEGER,) * columns
+
+
+def former_key(bound: str, columns: int) -> Key:
     """The numbers of a bound as a source writes it, without how it is ordered; none without a bound.
 
-    >>> key_of('["7","-9","#ab12"]', 2), key_of("", 2)
+    >>> former_key('["7","-9","#ab12"]', 2), former_key("", 2)
     ((7, -9), ())
     """
     try:
@@ -182,50 +200,107 @@ def key_of(bound: str, columns: int) -> Key:
     return found
 
 
-def range_condition(key: Sequence[str], ranges: Sequence[tuple[Key, Key]], schema: pa.Schema) -> str:
-    """SQL for keys in any of the ranges. Raises `Incomparable` where the lake does not order them as numbers."""
-    for name in key:
+def range_condition(
+    key: Sequence[str], kinds: Sequence[str], ranges: Sequence[tuple[Key, Key]], schema: pa.Schema
+) -> str:
+    """SQL for keys in any of the ranges, which are of as many of the key's columns as there are kinds. Raises
+    `Incomparable` where the lake's columns are of other kinds, or do not hold a bound."""
+    types = []
+    for name, kind in zip(key, kinds, strict=False):
         type_ = schema.field(name).type if name in schema.names else None
-        if type_ is None or not (pa.types.is_integer(type_) or (pa.types.is_decimal(type_) and type_.scale == 0)):
-            raise Incomparable(f"the lake's column {name}, of the key, is no integer")
-    return " OR ".join(f"({_between(key, lower, upper)})" for lower, upper in ranges)
+        if type_ is None or not _is_of(kind, type_):
+            raise Incomparable(f"the lake's column {name}, of the key, is no {kind}")
+        types.append(type_)
+    columns = list(zip(key, kinds, types, strict=False))
+    return " OR ".join(f"({_between(columns, lower, upper)})" for lower, upper in ranges)
 
 
-def _between(key: Sequence[str], lower: Key, upper: Key) -> str:
-    parts = [_above(key, lower)] if lower else []
-    parts += [f"NOT {_above(key, upper)}"] if upper else []
+def _is_of(kind: str, type_: pa.DataType) -> bool:
+    """Whether the lake's column has values of this kind, each with all of its digits."""
+    if pa.types.is_timestamp(type_):
+        return type_.unit == "us" and kind == (DATETIME if type_.tz is None else INSTANT)
+    if pa.types.is_decimal(type_):
+        scale = 0 if kind == INTEGER else scale_of(kind)
+        return scale is not None and (type_.scale == 0 if kind == INTEGER else type_.scale >= scale)
+    checks = {INTEGER: pa.types.is_integer, DATE: pa.types.is_date, BINARY: _is_bytes, TEXT: _is_text}
+    return kind in checks and checks[kind](type_)
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return type_ in (pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return type_ in (pa.string(), pa.large_string(), pa.string_view())
+
+
+#: name, kind and the lake's type
+_Column = tuple[str, str, pa.DataType]
+
+
+def _between(columns: Sequence[_Column], lower: Key, upper: Key) -> str:
+    parts = [_above(columns, lower)] if lower else []
+    parts += [f"NOT {_above(columns, upper)}"] if upper else []
     return " AND ".join(parts) or "TRUE"
 
 
-def _above(key: Sequence[str], bound: Key) -> str:
+def _above(columns: Sequence[_Column], bound: Key) -> str:
     """SQL: the key is greater.
 
-    >>> _above(["a", "b"], (1, 2))
-    '("a" > 1 OR ("a" = 1 AND ("b" > 2)))'
+    >>> _above([("a", "integer", pa.int64()), ("b", "date", pa.date32())], (1, 0))
+    '("a" > 1 OR ("a" = 1 AND ("b" > CAST(\'1970-01-01\' AS DATE))))'
     """
-    name, number = quoted(key[0]), bound[0]
-    if len(key) == 1:
-        return f"({name} > {number})"
-    return f"({name} > {number} OR ({name} = {number} AND {_above(key[1:], bound[1:])}))"
+    (name, kind, type_), place = columns[0], quoted(columns[0][0])
+    limit = _sql(name, kind, bound[0], type_)
+    if len(bound) == 1:
+        return f"({place} > {limit})"
+    return f"({place} > {limit} OR ({place} = {limit} AND {_above(columns[1:], bound[1:])}))"
 
 
-def in_range(rows: pa.Table, key: Sequence[str], lower: Key, upper: Key) -> pa.ChunkedArray:
+def _sql(name: str, kind: str, value: KeyValue, type_: pa.DataType) -> str:
+    """The literal of delta-rs's SQL, of the lake's own type: it compares no others where it removes rows."""
+    held = _scalar(kind, value, type_, name)
+    if pa.types.is_decimal(type_):
+        return f"CAST('{held.as_py():f}' AS DECIMAL({type_.precision}, {type_.scale}))"
+    if pa.types.is_timestamp(type_):
+        zone = "None" if type_.tz is None else f'Some("{type_.tz}")'
+        return f"arrow_cast({value}, 'Timestamp(Microsecond, {zone})')"
+    if kind == DATE:
+        return f"CAST('{literal(kind, value)}' AS DATE)"
+    if kind == BINARY:
+        return f"X'{value}'"
+    return text(literal(kind, value)) if kind == TEXT else str(value)
+
+
+def _scalar(kind: str, value: KeyValue, type_: pa.DataType, name: str = "") -> pa.Scalar:
+    """Raises `Incomparable` where the type does not hold it."""
+    if isinstance(value, str):
+        return pa.scalar(bytes.fromhex(value).decode() if kind == TEXT else bytes.fromhex(value), type_)
+    try:
+        if pa.types.is_decimal(type_):
+            return pa.scalar(Decimal(value).scaleb(-(scale_of(kind) or 0), _DIGITS), type_)
+        return pa.scalar(value, type_)
+    except (pa.ArrowException, OverflowError) as wrong:
+        raise Incomparable(f"the lake's column {name}, of the key, does not hold a bound") from wrong
+
+
+def in_range(rows: pa.Table, key: Sequence[str], kinds: Sequence[str], lower: Key, upper: Key) -> pa.ChunkedArray:
     inside: pa.ChunkedArray = rows[key[0]].is_valid()
     if lower:
-        inside = pc.and_(inside, is_above(rows, key, lower))
+        inside = pc.and_(inside, is_above(rows, key, kinds, lower))
     if upper:
-        inside = pc.and_(inside, pc.invert(is_above(rows, key, upper)))
-    return inside
+        inside = pc.and_(inside, pc.invert(is_above(rows, key, kinds, upper)))
+    return inside.fill_null(False)
 
 
-def is_above(rows: pa.Table, key: Sequence[str], bound: Key) -> pa.ChunkedArray:
+def is_above(rows: pa.Table, key: Sequence[str], kinds: Sequence[str], bound: Key) -> pa.ChunkedArray:
     found: pa.ChunkedArray | None = None
-    for name, number in reversed(list(zip(key, bound, strict=True))):
-        limit = pa.scalar(number, rows[name].type)
+    for name, kind, value in reversed(list(zip(key, kinds, bound, strict=False))):
+        limit = _scalar(kind, value, rows[name].type, name)
         greater, equal = pc.greater(rows[name], limit), pc.equal(rows[name], limit)
-        found = greater if found is None else pc.or_(greater, pc.and_(equal, found))
+        found = greater if found is None else pc.or_kleene(greater, pc.and_kleene(equal, found))
     assert found is not None
-    return found
+    return found.fill_null(False)
 
 
 def _mask(bits: int) -> pa.Scalar:

@@ -50,7 +50,7 @@ from spark_sink.lake.delta_table import (
 )
 from spark_sink.lake.derived_rows import FollowedRange
 from spark_sink.lake.key_bounds import key_bounds
-from spark_sink.lake.leaves import Incomparable, range_condition
+from spark_sink.lake.leaves import Incomparable, kinds_of, range_condition
 from spark_sink.lake.logged_changes import LoggedChanges
 from spark_sink.lake.net_effect import (
     DELETED,
@@ -215,7 +215,8 @@ def _repaired_keys(current: DeltaTable, repaired: LandedRepair) -> str:
     and the verification that follows a repair tells it."""
     key = [lake_column(source_column(name)) for name in repaired.key]
     try:
-        return range_condition(key, [(each.above, each.up_to) for each in repaired.ranges], schema_of(current))
+        ranges = [(each.above, each.up_to) for each in repaired.ranges]
+        return range_condition(key, kinds_of(repaired.kinds, len(key)), ranges, schema_of(current))
     except Incomparable as why:
         logger.warning(
             "a repair takes no row away: those that the source no longer has stay; the verification that follows tells"

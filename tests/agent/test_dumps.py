@@ -273,8 +273,8 @@ def test_repair_of_ranges_when_others_write_then_they_alone_are_read_and_are_wha
 ) -> None:
     table = create(database, "PRIMARY KEY (id)", rows=2000)
     gateway.sync("shop", table, now=True)
-    parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[7000])
-    focus = snapshot_pb2.Focus(ranges=parts)
+    parts = snapshot_pb2.FocusRange(above=["500"], up_to=["700"]), snapshot_pb2.FocusRange(above=["7000"])
+    focus = snapshot_pb2.Focus(ranges=parts, kinds=["integer"])
     with agent_inside(config(tmp_path, gateway, database)):
         with Writers(database, "shop.orders", 3, most_id=8000):
             repair = gateway.dump("shop", "repair", table, focus=focus)

@@ -17,9 +17,10 @@ __all__ = ["database", "gateway"]
 REPAIR = "0f8e0000-0000-4000-8000-000000000001"
 #: keys above 100 up to and with 150, and above 4900
 FOCUS = snapshot_pb2.Focus(
-    ranges=[snapshot_pb2.FocusRange(above=[100], up_to=[150]), snapshot_pb2.FocusRange(above=[4900])]
+    ranges=[snapshot_pb2.FocusRange(above=["100"], up_to=["150"]), snapshot_pb2.FocusRange(above=["4900"])],
+    kinds=["integer"],
 )
-GONE = [changes_pb2.KeyRange(above=[100], up_to=[150]), changes_pb2.KeyRange(above=[4900])]
+GONE = [changes_pb2.KeyRange(above=["100"], up_to=["150"]), changes_pb2.KeyRange(above=["4900"])]
 
 
 def is_inside(key: int) -> bool:
@@ -50,7 +51,9 @@ def test_ranges_when_others_write_to_them_then_chunks_and_changes_give_the_sourc
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
         with Writers(database, ORDERS, 1, 3000):
-            wide = snapshot_pb2.Focus(ranges=[snapshot_pb2.FocusRange(above=[1000], up_to=[2000])])
+            wide = snapshot_pb2.Focus(
+                ranges=[snapshot_pb2.FocusRange(above=["1000"], up_to=["2000"])], kinds=["integer"]
+            )
             repair = gateway.dump("shop", REPAIR, ORDERS, focus=wide)
             wait_dumped(gateway, repair)
         chunks = gateway.source("shop").ledger.chunks
@@ -73,7 +76,7 @@ def test_a_repair_when_the_agent_is_gone_in_its_middle_then_another_one_reads_th
     create_named(database, 5000, COLUMNS)
     gateway.sync("shop", ORDERS, now=True)
     ledger = gateway.source("shop").ledger
-    wide = snapshot_pb2.Focus(ranges=[snapshot_pb2.FocusRange(above=[1000], up_to=[3000])])
+    wide = snapshot_pb2.Focus(ranges=[snapshot_pb2.FocusRange(above=["1000"], up_to=["3000"])], kinds=["integer"])
     with agent_inside(config(tmp_path, gateway.address)):
         slow = snapshot_pb2.DumpLimits(rows_per_second=300)
         repair = gateway.dump("shop", REPAIR, ORDERS, focus=wide, limits=slow)

@@ -21,7 +21,7 @@ from agent.sources.mysql.snapshot.statements import prepare, unchunked_statement
 
 def main() -> None:
     *option, host, port, name, rows = sys.argv[1:]
-    digest = ChunkDigest(("id",), "") if option == ["--digest"] else None
+    digest = ChunkDigest(("id",), ("integer",), ()) if option == ["--digest"] else None
     table = ("bench", name)
     # without TLS, as the peer reads
     at = ServerConfig(host, "menura", int(port), Secret("menura-secret"), ServerTls(TlsMode.DISABLED))

@@ -24,7 +24,7 @@ from menura.landed_digest import LandedFocus, LandedRange
 
 from tests.controlplane_api.lake_facts import PROBLEM, Sink, lake_source, stop, table_of
 
-FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), ()),), 4, (-(1 << 63), (1 << 63) - 1))
+FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), ()),), 4, (-(1 << 63), (1 << 63) - 1), ("integer",))
 WHOLE = Sink().report(
     sources=(lake_source(7),), stopped=(stop("orders"), stop("☃ `x")), resumed=(table_of("items"),), problem=PROBLEM,
     suspected=(LakeSuspect("acme", "shop", "shop", "orders", "3f1c", FOCUS),),

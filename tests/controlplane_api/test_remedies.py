@@ -199,5 +199,5 @@ def test_repair_when_it_is_impossible_then_what_it_says_instead_is_taken(client:
         connection.execute(update(Dump).where(Dump.uuid == verification).values(state="done"))
     Sink().tell(database, base=0, verdicts=(verdict(1, "differs", verification=verification),))
     client.obeys(client.refused("verify", "repair", *ORDERS), "sync resync shop shop.orders")
-    agents = unrepairable("shop", ("shop", "orders"), "it has no key of integers")
+    agents = unrepairable("shop", ("shop", "orders"), "its key begins with text now")
     client.obeys(str(agents), "sync resync shop shop.orders")

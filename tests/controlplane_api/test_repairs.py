@@ -43,6 +43,7 @@ FOCUS = LandedFocus(
     ),
     12,
     (3,),
+    ("integer",),
     rest_equal_at_us=T0 - 5,
     rest_equal_in="of-this-lake",
 )
@@ -164,7 +165,7 @@ def test_tables_when_they_can_not_be_repaired_then_are_refused_with_the_reason_a
     assert "no verification says that it differs: never" in refusal().found
     assert refusal().remedy == "Run: menura verify run shop shop.orders"
     differing(whole, database, None)
-    assert "no key of integers" in refusal().found and "menura sync resync shop shop.orders" in refusal().remedy
+    assert "in one snapshot" in refusal().found and "menura sync resync shop shop.orders" in refusal().remedy
     differing(whole, database, gsn=30)
     with database.write() as connection:
         connection.execute(update(Sync).values(foreign_keys={"foreign_keys": [{}]}))

@@ -127,7 +127,7 @@ def test_verification_when_its_plan_has_no_key_then_it_fails_and_its_sync_goes_o
     assert desired.start_dump == ""
 
 
-FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), (9,)),), 4, (3, -7))
+FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), (9,)),), 4, (3, -7), ("integer",))
 
 
 def test_table_when_a_sink_says_that_leaves_of_it_differ_then_they_are_read_again_once(

@@ -21,12 +21,12 @@ from tests.gateway.scripted_agent import dump_plan, scripted_agent, table_event
 __all__ = ["registry"]
 
 #: keys above 300 up to and with 400, and above 900
-FOCUS = LandedFocus((LandedRange("", "", (300,), (400,)), LandedRange("", "", (900,), ())))
+FOCUS = LandedFocus((LandedRange("", "", (300,), (400,)), LandedRange("", "", (900,), ())), kinds=("integer",))
 RANGES = [
     {"number": 0, "lower": '["300"]', "upper": '["400"]'},
     {"number": 1, "lower": '["900"]', "upper": ""},
 ]
-GONE = (KeyRange(above=[300], up_to=[400]), KeyRange(above=[900]))
+GONE = (KeyRange(above=["300"], up_to=["400"]), KeyRange(above=["900"]))
 
 
 async def begin(script: DumpScript) -> int:
@@ -39,7 +39,7 @@ async def begin(script: DumpScript) -> int:
 
 
 async def end(script: DumpScript, **said: Any) -> None:
-    repaired = RepairedRanges(**{"key": ["id"], "ranges": GONE, **said})
+    repaired = RepairedRanges(**{"key": ["id"], "kinds": ["integer"], "ranges": GONE, **said})
     await script.end_cut(
         events=[table_event(script.gsn + 1, "REPAIRED", dump=script.dump, repaired=repaired)], settle=False
     )
@@ -75,7 +75,8 @@ def test_a_repair_when_its_ranges_are_read_then_they_land_and_its_end_says_which
         False,
         0,
     )
-    assert last.repaired == LandedRepair(started, ("id",), (KeyNumbers((300,), (400,)), KeyNumbers((900,), ())))
+    ranges = KeyNumbers((300,), (400,)), KeyNumbers((900,), ())
+    assert last.repaired == LandedRepair(started, ("id",), ranges, ("integer",))
     assert registry.ledger.done == [dump]
     for entry in entries:
         assert decode_entry(encode_entry(entry)) == entry

@@ -2,7 +2,7 @@
 of one ends the stream."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,22 @@ from tests.gateway.scripted_agent import (
 __all__ = ["registry"]
 
 
-def digest(*leaves: Leaf) -> Digest:
+def digest(*leaves: Leaf, up_to: Sequence[str] = ()) -> Digest:
     return Digest(
         columns=[HashedColumn(name="id", arrow_format="l"), HashedColumn(name="total", arrow_format="d:12,2")],
         key=["id"],
-        leaves=leaves or [Leaf(upper=[200], rows=150, first_sum=-7, second_sum=2**63 - 1), Leaf(rows=50)],
+        kinds=["integer"],
+        up_to=up_to,
+        leaves=leaves or [Leaf(up_to=["200"], rows=150, first_sum=-7, second_sum=2**63 - 1), Leaf(rows=50)],
     )
 
 
 LANDED = LandedDigest(
-    (("id", "l"), ("total", "d:12,2")), ("id",), (LandedLeaf((200,), 150, -7, 2**63 - 1), LandedLeaf((), 50, 0, 0))
+    (("id", "l"), ("total", "d:12,2")),
+    ("id",),
+    (LandedLeaf((200,), 150, -7, 2**63 - 1), LandedLeaf((), 50, 0, 0)),
+    kinds=("integer",),
+    up_to=(300,),
 )
 
 
@@ -51,9 +57,9 @@ def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_
             await script.plan()
             started = script.gsn + 1
             await script.end_cut(events=[table_event(started, "VERIFICATION_STARTED", dump=dump)])
-            await script.client.send(chunk_end=chunk_end(dump, 1, "", '["300"]', 200, digest=digest()))
+            await script.client.send(chunk_end=chunk_end(dump, 1, "", '["300"]', 200, digest=digest(up_to=["300"])))
             assert (await script.client.expect("chunk_landed")).chunk == 1
-            empty = Digest(key=["id"], leaves=[Leaf()])
+            empty = Digest(key=["id"], kinds=["integer"], above=["300"], leaves=[Leaf()])
             await script.client.send(chunk_end=chunk_end(dump, 2, '["300"]', "", 0, digest=empty))
             await script.client.expect("chunk_landed")
             await script.end_cut((1, started), (2, started))
@@ -64,7 +70,10 @@ def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_
     asyncio.run(scenario())
     entries = read_log(tmp_path)
     chunks = [chunk for entry in entries for cut in entry.cuts for chunk in cut.chunks]
-    assert [chunk.digest for chunk in chunks] == [LANDED, LandedDigest((), ("id",), (LandedLeaf((), 0, 0, 0),))]
+    assert [chunk.digest for chunk in chunks] == [
+        LANDED,
+        LandedDigest((), ("id",), (LandedLeaf((), 0, 0, 0),), kinds=("integer",), above=(300,)),
+    ]
     assert [chunk.rows for chunk in chunks] == [200, 0]
     events = [(event.kind, event.dump, event.removes_rows) for e in entries for cut in e.cuts for event in cut.events]
     assert events == [("VERIFICATION_STARTED", dump, False), ("VERIFIED", dump, False)]
@@ -80,8 +89,10 @@ def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_
         lambda dump: {"snapshot_batch": snapshot_batch(dump, 1, snapshot_rows([1]))},
         lambda dump: {"chunk_end": chunk_end(dump, 1, "", "", 0)},
         lambda dump: {"chunk_end": chunk_end(dump, 1, "", "", 199, digest=digest())},
+        lambda dump: {"chunk_end": chunk_end(dump, 1, "", "", 200, digest=digest(up_to=["300"]))},
+        lambda dump: {"chunk_end": chunk_end(dump, 1, "", '["300"]', 200, digest=digest())},
     ],
-    ids=["rows", "no digest", "other rows"],
+    ids=["rows", "no digest", "other rows", "an end that is none", "no end"],
 )
 def test_a_verification_when_its_agent_lies_then_the_stream_ends_and_nothing_lands(
     lie: Callable[[str], dict[str, object]], tmp_path: Path, registry: MemoryRegistry
@@ -134,7 +145,12 @@ def test_a_digest_of_a_dump_when_it_comes_then_the_stream_ends(tmp_path: Path, r
         (Digest(columns=[HashedColumn(name="x", arrow_format="d:39,0")]), "no source type"),
         (Digest(key=["id", "id"]), "a key of 3 columns"),
         (Digest(leaves=[Leaf(rows=1)]), "whose rows are not"),
-        (Digest(leaves=[Leaf(upper=[300])]), "a last one that does"),
+        (Digest(leaves=[Leaf(up_to=["300"])]), "a last one that does"),
+        (Digest(kinds=["integer"]), "other kinds"),
+        (Digest(up_to=["200"]), "do not follow"),
+        (Digest(above=["1", "2"]), "no key of its kinds"),
+        (Digest(above=["1e5"]), "no key of its kinds"),
+        (Digest(above=[str(1 << 64)]), "no key of its kinds"),
     ],
 )
 def test_a_digest_when_it_is_none_then_is_refused(changed: Digest, found: str) -> None:
@@ -145,13 +161,13 @@ def test_a_digest_when_it_is_none_then_is_refused(changed: Digest, found: str) -
 
 
 def test_a_digest_when_its_leaves_do_not_follow_each_other_then_is_refused() -> None:
-    for bounds in ([[2], [1], []], [[1], [1], []], [[1, 2], []], [[], []]):
+    for bounds in (["2", "1", ""], ["1", "1", ""], ["1 2", ""], ["", ""]):
         with pytest.raises(PayloadInvalid):
-            landed_digest(digest(*(Leaf(upper=bound) for bound in bounds)), 0)
+            landed_digest(digest(*(Leaf(up_to=bound.split()) for bound in bounds)), 0)
     with pytest.raises(PayloadInvalid, match="not hashed"):
-        landed_digest(Digest(key=["id"], leaves=[Leaf(rows=1)]), 1)
+        landed_digest(Digest(key=["id"], kinds=["integer"], leaves=[Leaf(rows=1)]), 1)
     with pytest.raises(PayloadInvalid, match="leaves"):
-        landed_digest(Digest(key=["id"]), 0)
+        landed_digest(Digest(key=["id"], kinds=["integer"]), 0)
 
 
 def test_an_entry_when_it_is_of_a_format_without_digests_then_its_chunks_bring_rows() -> None:

@@ -8,8 +8,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 import pyarrow as pa
+from menura.key_values import INTEGER, Key
 from menura.v1 import catalog_pb2, snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
@@ -105,12 +108,19 @@ def _bound(row: Row, key: Sequence[str]) -> str:
     return json.dumps([*(str(row[name]) for name in key), ORDER])
 
 
-def _values(bound: str) -> tuple[int, ...]:
-    return tuple(int(text) for text in json.loads(bound)[:-1])
+def _values(bound: str) -> tuple[Any, ...]:
+    return tuple(map(_comparable, json.loads(bound)[:-1]))
+
+
+def _comparable(value: object) -> int | str:
+    try:
+        return int(str(value))
+    except ValueError:
+        return str(value)
 
 
 class MemoryReader:
-    """Keys are numbers."""
+    """The first columns of keys are numbers."""
 
     position_kind = MemoryPositionKind.OFFSET
     started = 0.0
@@ -128,7 +138,7 @@ class MemoryReader:
         del looks_at_rows
         found, _ = self._copy((order.table.database, order.table.table))
         plan = snapshot_pb2.DumpPlan(dump=order.dump, key=found.key, estimated_rows=len(found.rows))
-        if found.key and not self.is_numbered((order.table.database, order.table.table), found.key):
+        if found.key and not self.key_kinds((order.table.database, order.table.table), found.key):
             plan.ranges.add()
         elif found.key:
             bounds = [_bound(row, found.key) for row in _sorted(found)][:: max(1, len(found.rows) // RANGES)][1:RANGES]
@@ -136,12 +146,16 @@ class MemoryReader:
                 plan.ranges.add(number=number, lower=lower, upper=upper)
         return plan
 
-    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+    def key_kinds(self, table: Table, key: tuple[str, ...]) -> tuple[str, ...]:
         found, _ = self._copy(table)
-        return all(column.arrow_format in INTEGERS for column in found.columns if column.name in key)
+        formats = {column.name: column.arrow_format for column in found.columns}
+        return tuple(INTEGER for _ in takewhile(lambda name: formats[name] in INTEGERS, key))
 
-    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
-        return [_bound(dict(zip(key, each, strict=True)), key) if each else "" for each in numbers]
+    def bounds(self, table: Table, key: tuple[str, ...], values: Sequence[Key]) -> list[str]:
+        return [_bound(dict(zip(key, each, strict=False)), key[: len(each)]) if each else "" for each in values]
+
+    def values(self, table: Table, key: tuple[str, ...], bound: str) -> Key:
+        return tuple(int(text) for text in json.loads(bound)[: len(self.key_kinds(table, key))])
 
     def above(self, table: Table) -> frozenset[Table]:
         del table
@@ -158,10 +172,12 @@ class MemoryReader:
         found, _ = self._copy(table)
         if found.key != key:
             raise KeyMissing
+        above, up_to = (_values(bound) if bound else () for bound in (lower, upper))
         rows = [
             row
             for row in _sorted(found)
-            if (not lower or _key_of(row, key) > _values(lower)) and (not upper or _key_of(row, key) <= _values(upper))
+            if (not above or _key_of(row, key)[: len(above)] > above)
+            and (not up_to or _key_of(row, key)[: len(up_to)] <= up_to)
         ]
         return Rows(found, rows[:limit], received, self._config, table)
 
@@ -194,8 +210,8 @@ class MemoryReader:
         return found
 
 
-def _key_of(row: Row, key: Sequence[str]) -> tuple[int, ...]:
-    return tuple(int(str(row[name])) for name in key)
+def _key_of(row: Row, key: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(_comparable(row[name]) for name in key)
 
 
 def _sorted(table: MemoryTable) -> list[Row]:

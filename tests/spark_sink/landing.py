@@ -7,6 +7,9 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +23,7 @@ from menura.change_batch import (
     METADATA_WHOLE_ROWS,
     UNREPRESENTABLE,
 )
+from menura.key_values import BINARY, TEXT, Key, KeyValue, kind_of, scale_of
 from menura.landed_digest import LandedFocus
 from menura.landing import (
     FOLDERS_FORMAT,
@@ -146,9 +150,34 @@ class Chunk:
     repairs: bool = False
 
 
-def _bound(numbers: int | tuple[int, ...] | None) -> str:
-    each = (numbers,) if isinstance(numbers, int) else numbers or ()
-    return json.dumps([*map(str, each), "#order"]) if each else ""
+def _key(key: int | Key | None) -> Key:
+    return (key,) if isinstance(key, int) else key or ()
+
+
+def _bound(key: int | Key | None) -> str:
+    return json.dumps([*map(str, _key(key)), "#order"]) if _key(key) else ""
+
+
+def key_kinds(table: Table) -> tuple[str, ...]:
+    """Of the key's first columns, where texts have none."""
+    return tuple(takewhile(bool, (kind_of(format_of(table.columns[name])) for name in table.key)))
+
+
+def key_values(table: Table, row: Values, kinds: Sequence[str]) -> Key:
+    """Of a row's key, by Python's own values."""
+    return tuple(_key_value(kind, row[name]) for name, kind in zip(table.key, kinds, strict=False))
+
+
+def _key_value(kind: str, value: object) -> KeyValue:
+    if isinstance(value, bytes | str):
+        return (value.encode() if isinstance(value, str) else value).hex() if kind in (BINARY, TEXT) else int(value)
+    if isinstance(value, datetime):
+        return (value.replace(tzinfo=None) - datetime(1970, 1, 1)) // timedelta(microseconds=1)  # noqa: DTZ001  (a database's own)
+    if isinstance(value, date):
+        return (value - date(1970, 1, 1)).days
+    if isinstance(value, Decimal):
+        return int(value.scaleb(scale_of(kind) or 0, Context(prec=76)))
+    return int(str(value))
 
 
 @dataclass(frozen=True)
@@ -158,13 +187,15 @@ class Verified:
     table: Table
     rows: Sequence[Values]
     gsn: int
-    lower: int | tuple[int, ...] | None = None
-    upper: int | tuple[int, ...] | None = None
+    lower: int | Key | None = None
+    upper: int | Key | None = None
     dump: str = "verification-1"
     leaf_rows: int = 1 << 14
     #: rows of a table that is read in one snapshot
     in_buckets: bool = False
     focus: LandedFocus | None = None
+    #: of the key's first columns; none: as their types have them
+    kinds: Sequence[str] = ()
 
     def landed(self, number: int) -> LandedChunk:
         message = self._digest()
@@ -185,10 +216,10 @@ class Verified:
             buckets = BucketDigest(self.table.key)
             buckets.add(self._batch(self.rows))
             return buckets.message()
-        digest = ChunkDigest(self.table.key, "", self.leaf_rows)
-        key = self.table.key
-        digest.add(self._batch(sorted(self.rows, key=lambda row: tuple(int(str(row[name])) for name in key))))
-        return digest.message()
+        kinds = tuple(self.kinds) or key_kinds(self.table)
+        digest = ChunkDigest(self.table.key, kinds, _key(self.lower), self.leaf_rows)
+        digest.add(self._batch(sorted(self.rows, key=lambda row: key_values(self.table, row, kinds))))
+        return digest.message(_key(self.upper))
 
     def _batch(self, rows: Sequence[Values]) -> SnapshotRows:
         names = [*self.table.columns, UNREPRESENTABLE]

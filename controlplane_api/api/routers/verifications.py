@@ -78,7 +78,7 @@ def start_repair(
         uuid, found = repairs.order(connection, source_id, table, options)
         outcome = Outcome(*table, changed=True, dump=uuid)
         operation = operations.record(connection, source_id, "repair", [outcome])
-        ordered = f"repair of {ranges_text(found.key, found.focus.ranges)}"
+        ordered = f"repair of {ranges_text(found.key, found.focus.kinds, found.focus.ranges)}"
         continuity_ledger.record_command(connection, source_id, ordered, write.actor, [table])
         return proof_queries.repair_view(table, uuid, operation, found)
 

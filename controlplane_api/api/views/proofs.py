@@ -81,10 +81,11 @@ class ProofView(TableProof):
 
 
 class RepairRangeView(View):
-    """Keys above `above` up to and with `up_to`, a number for each column of the key; empty: without bound."""
+    """Keys above `above` up to and with `up_to`, a value for each of the key's columns; empty: without bound. Integers
+    are numbers, and other values texts: dates, times in UTC, decimals, hexadecimal digits of bytes, texts."""
 
-    above: list[int]
-    up_to: list[int]
+    above: list[int | str]
+    up_to: list[int | str]
     #: that the source had there when it was compared
     estimated_rows: int
 
@@ -101,6 +102,7 @@ class RepairView(View):
     #: whose verdict says that they differ, and in which lake
     verification: str
     lake: str
+    #: columns that the ranges are of, the first of the table's key
     key: list[str]
     ranges: list[RepairRangeView]
     estimated_rows: int

@@ -213,10 +213,10 @@ def test_repair_of_ranges_when_it_is_ordered_then_their_rows_alone_are_read(
 ) -> None:
     table = create(postgres, rows=2000)
     gateway.sync(SOURCE, table, now=True)
-    parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[1800])
+    parts = snapshot_pb2.FocusRange(above=["500"], up_to=["700"]), snapshot_pb2.FocusRange(above=["1800"])
     with streaming(tmp_path, gateway, postgres):
         for dump, verifies in (("repair", False), ("proof", True)):
-            focus = snapshot_pb2.Focus(ranges=parts)
+            focus = snapshot_pb2.Focus(ranges=parts, kinds=["integer"])
             wait_dumped(gateway, gateway.dump(SOURCE, dump, table, focus=focus, verifies=verifies))
     ledger = gateway.source(SOURCE).ledger
     keys = sorted(int(str(key)) for (key,) in selected(postgres, table, ("id",)))

@@ -10,23 +10,26 @@ collation can't either: its index is ordered with the padding, a comparison is m
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import takewhile
 from typing import Any
 
+from menura.key_values import TEXT, kind_of
 from pymysql.connections import Connection
 
 from agent.filter import Verdict
 from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.sources.mysql.server.connection import rows
 from agent.sources.mysql.server.quoting import quoted
-from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind, arrow_format
 
 #: of an ENUM or SET in a key: neither server makes a range of `enum > 3`, so a bound lists the values beyond it
 MOST_LISTED_VALUES = 256
-#: MySQL's NO PAD collations have no such names
-_MISORDERED = """
-    SELECT column_name FROM information_schema.columns
-    WHERE table_schema = %s AND table_name = %s AND data_type = 'char' AND collation_name LIKE '%%nopad%%'
+_COLLATIONS = """
+    SELECT column_name, data_type, collation_name FROM information_schema.columns
+    WHERE table_schema = %s AND table_name = %s AND collation_name IS NOT NULL
 """
+#: collations that compare UTF-8 byte by byte, without padding: MySQL's, and MariaDB's
+_BINARY_COLLATIONS = frozenset({"utf8mb4_0900_bin", "utf8mb4_nopad_bin", "utf8mb3_nopad_bin", "ascii_nopad_bin"})
 
 
 class Form(Enum):
@@ -82,6 +85,8 @@ class KeyColumn:
     type: ColumnType
     #: how the index orders it
     descending: bool = False
+    #: of text
+    collation: str = ""
 
     @property
     def form(self) -> Form:
@@ -106,9 +111,9 @@ class Key:
         return tuple(column.name for column in self.columns)
 
     @property
-    def is_numbered(self) -> bool:
-        """Whether all columns are integers, in rising order."""
-        return all(column.type.kind in INTEGER_KINDS and not column.descending for column in self.columns)
+    def kinds(self) -> tuple[str, ...]:
+        """Of its first columns, as far as the lake orders them as the index does: `menura.key_values`."""
+        return tuple(takewhile(bool, map(_kind, self.columns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,16 @@ class _Part:
     usable: bool
 
 
+def _kind(column: KeyColumn) -> str:
+    """'' where the lake's order is another one: of TIME, whose values are numbers there, too."""
+    kind = column.type.kind
+    if column.descending or kind is Kind.TIME:
+        return ""
+    if kind is Kind.VARCHAR:
+        return TEXT if column.collation in _BINARY_COLLATIONS else ""
+    return kind_of(arrow_format(column.type))
+
+
 def keys_of(connection: "Connection[Any]", table: Table, definition: TableDefinition, verdict: Verdict) -> list[Key]:
     """Those that `table` can be read by, the best first; statements inside `server_errors`.
 
@@ -128,10 +143,13 @@ def keys_of(connection: "Connection[Any]", table: Table, definition: TableDefini
     rows in its order. Else the one of the fewest and then the narrowest columns. A key with an ignored column is none:
     its bounds would leave this host.
     """
-    misordered = {str(name).lower() for (name,) in rows(connection, _MISORDERED, table)}
+    read = [tuple(map(_text, row)) for row in rows(connection, _COLLATIONS, table)]
+    # MySQL's NO PAD collations have no such names
+    misordered = {name.lower() for name, type_, collation in read if type_ == "char" and "nopad" in collation}
+    collations = {name.lower(): collation for name, _, collation in read}
     columns = {name: column for name, column in _by_name(definition).items() if name not in misordered}
     candidates = _unique_indexes(connection, table)
-    found = [key for parts in candidates.values() if (key := _key(parts, columns)) is not None]
+    found = [key for parts in candidates.values() if (key := _key(parts, columns, collations)) is not None]
     keys = [key for key in found if not any(verdict.ignores(name) for name in key.names)]
     clustered = _in_place_of_primary(candidates, columns)
     return sorted(keys, key=lambda key: (key.index != clustered, len(key.columns), _width(key, columns)))
@@ -180,13 +198,18 @@ def _parts(connection: "Connection[Any]", table: Table) -> Iterable[_Part]:
             yield _Part(str(row["key_name"]), str(row["column_name"]), row["collation"] == "D", usable)
 
 
-def _key(parts: list[_Part], columns: dict[str, ColumnDefinition]) -> Key | None:
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _key(parts: list[_Part], columns: dict[str, ColumnDefinition], collations: dict[str, str]) -> Key | None:
     found: list[KeyColumn] = []
     for part in parts:
         column = columns.get(part.column.lower())
         if not part.usable or column is None or column.nullable or column.type.kind not in _FORMS:
             return None
-        found.append(KeyColumn(column.name, column.type, part.descending))
+        collation = collations.get(part.column.lower(), "")
+        found.append(KeyColumn(column.name, column.type, part.descending, collation))
         if found[-1].form is Form.LISTED and found[-1].greatest_listed >= MOST_LISTED_VALUES:
             return None
     return Key(parts[0].index, tuple(found))

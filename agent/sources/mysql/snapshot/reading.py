@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from menura.key_values import Key as KeyValues
 from menura.v1 import snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
@@ -28,7 +29,15 @@ from agent.sources.mysql.snapshot.load import LoadReader, load_reader
 from agent.sources.mysql.snapshot.planning import plan_message
 from agent.sources.mysql.snapshot.ranges import MOST_RANGES
 from agent.sources.mysql.snapshot.results import RowsPlan, RowsReading, plan_for, read_rows
-from agent.sources.mysql.snapshot.statements import as_json, bound_of, chunk_statement, unchunked_statement
+from agent.sources.mysql.snapshot.statements import (
+    as_json,
+    bound_of,
+    bound_texts,
+    chunk_statement,
+    texts_of,
+    unchunked_statement,
+    values_of,
+)
 from agent.sources.mysql.snapshot.transactional import is_versioned
 from agent.table_positions import Table
 
@@ -121,19 +130,24 @@ class MysqlTableReader:
             return "sessions change binlog_row_image, and re-reads by chunks did not make the table whole"
         return ""
 
-    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+    def key_kinds(self, table: Table, key: tuple[str, ...]) -> tuple[str, ...]:
         prepared = self._prepared.get(table)
-        return (
-            prepared is not None and prepared.key is not None and prepared.key.names == key and prepared.key.is_numbered
-        )
+        is_it = prepared is not None and prepared.key is not None and prepared.key.names == key
+        return prepared.key.kinds if is_it and prepared is not None and prepared.key is not None else ()
 
-    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
-        """Raises what `read_chunk` does, and `OrderChanged` where the key is not numbered any more."""
+    def bounds(self, table: Table, key: tuple[str, ...], values: Sequence[KeyValues]) -> list[str]:
+        """Raises what `read_chunk` does, and `OrderChanged` where the key has less kinds."""
         found, prepared = self._prepare_by(table, key)
-        if not found.is_numbered:
+        if any(len(each) > len(found.kinds) for each in values):
             raise OrderChanged
-        texts = [tuple(map(str, each)) for each in numbers]
-        return [signed(as_json(found, each), prepared.order) if each else "" for each in texts]
+        return [signed(as_json(found, texts_of(found, each)), prepared.order) if each else "" for each in values]
+
+    def values(self, table: Table, key: tuple[str, ...], bound: str) -> KeyValues:
+        prepared = self._prepared.get(table)
+        if prepared is None or prepared.key is None or prepared.key.names != key:
+            raise ValueError("a bound of another key")
+        texts = bound_texts(prepared.key, unsigned(bound, prepared.order))
+        return values_of(prepared.key, texts) if texts is not None else ()
 
     def above(self, table: Table) -> frozenset[Table]:
         if self._access.facts.logs_cascades:

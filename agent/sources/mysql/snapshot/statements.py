@@ -2,8 +2,8 @@
 
 Comes in: a `Key` and bounds. Goes out: SQL whose literals mean the same under every sql_mode, connection charset and
 time zone that `SESSION` leaves, and which both servers answer by a range of the key's index without sorting. A bound
-is a JSON array of texts, one per key column, that has been with the gateway: each text is checked against its column's
-form before it becomes a literal. It holds row values, so no error here shows it.
+is a JSON array of texts, one per key column or of the first ones, that has been with the gateway: each text is checked
+against its column's form before it becomes a literal. It holds row values, so no error here shows it.
 """
 
 import json
@@ -12,6 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from menura.key_values import TEXT
+from menura.key_values import Key as KeyValues
+from menura.key_values import literal as literal_of
+from menura.key_values import value_of as key_value
 from pymysql.connections import Connection
 
 from agent.snapshot.reader import BoundInvalid
@@ -108,11 +112,32 @@ def bound_texts(key: Key, text: str) -> Bound | None:
 
 
 def _check(key: Key, bound: Bound) -> None:
-    if len(bound) != len(key.columns):
+    if not 0 < len(bound) <= len(key.columns):
         raise BoundInvalid(f"a bound has {len(bound)} parts, its key has {len(key.columns)} columns")
-    for column, text in zip(key.columns, bound, strict=True):
+    for column, text in zip(key.columns, bound, strict=False):
         if _TEXTS[column.form].fullmatch(text) is None:
             raise BoundInvalid(f"a bound's part for {column.name} is not of its form {column.form.name.lower()}")
+
+
+def texts_of(key: Key, values: KeyValues) -> Bound:
+    """A bound at values of the key's first columns.
+
+    >>> from agent.sources.mysql.types import ColumnType
+    >>> texts_of(Key("PRIMARY", (KeyColumn("at", ColumnType(Kind.DATETIME)),)), (0,))
+    ('1970-01-01 00:00:00.000000',)
+    """
+    pairs = zip(key.kinds, values, strict=False)
+    return tuple(value.upper() if isinstance(value, str) else literal_of(kind, value) for kind, value in pairs)
+
+
+def values_of(key: Key, bound: Bound) -> KeyValues:
+    """The same back, as many as the key has kinds. ValueError: one has none."""
+    if len(bound) < len(key.kinds):
+        raise ValueError("a bound of other columns")
+    return tuple(
+        key_value(kind, bytes.fromhex(text).decode() if kind == TEXT else text.lower())
+        for kind, text in zip(key.kinds, bound, strict=False)
+    )
 
 
 def hidden_columns(key: Key) -> list[str]:

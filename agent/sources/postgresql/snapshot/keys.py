@@ -13,11 +13,15 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
+
+from menura.key_values import TEXT, kind_of
 
 from agent.filter import Verdict
 from agent.sources.postgresql.server.connection import Connection, rows
 from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.server.quoting import quoted
+from agent.sources.postgresql.types import Form, arrow_format
 
 _DEFAULT_COLLATION = 100
 _DEFAULT_COLLATION_VERSIONED = 150000
@@ -65,10 +69,16 @@ _DEFAULT_VERSION = """
     SELECT datcollversion, CASE WHEN datcollversion IS NOT NULL THEN pg_database_collation_actual_version(oid) END
     FROM pg_database WHERE datname = current_database()
 """
+#: of the database's own collation
+_IS_BINARY = "SELECT 1 FROM pg_database WHERE datname = current_database() AND datcollate IN ('C', 'POSIX')"
 _UNUSABLE = """
     SELECT nspname::text FROM pg_namespace WHERE nspname = ANY (CAST(:names AS text[]))
         AND NOT has_schema_privilege(oid, 'USAGE')
 """
+#: C and POSIX, which compare bytes
+_BINARY_COLLATIONS = (950, 951)
+#: of pg_type: text and varchar, uuid
+_TEXTS, _UUID = (25, 1043), 2950
 #: of pg_type.typtype
 _COMPOSITE = "c"
 
@@ -85,6 +95,8 @@ class KeyColumn:
     collation_version: str = ""
     #: in comparisons it has to be said of which type it is
     is_named: bool = False
+    #: of `menura.key_values`; '' where the lake's order is another one
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,11 @@ class Key:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of its first columns, as far as the lake orders them as the index does: `menura.key_values`."""
+        return tuple(takewhile(bool, (column.kind for column in self.columns)))
 
     @property
     def order(self) -> str:
@@ -137,7 +154,8 @@ def keys_of(connection: Connection, version: int, definition: TableDefinition, v
     versions, changed = _versions(connection, version, {part.collation for parts in exact for part in parts})
     best = sorted(exact, key=lambda parts: (not parts[0].is_primary, not parts[0].is_identity, len(parts)))
     sure = [parts for parts in best if not any(part.collation in changed for part in parts)]
-    found = [_key(parts, versions) for parts in sure]
+    kinds = _kinds(connection, version, definition, [part for parts in sure for part in parts])
+    found = [_key(parts, versions, kinds) for parts in sure]
     unusable = _unusable(connection, {schema for key in found for schema in key.schemas})
     usable = tuple(key for key in found if not unusable.intersection(key.schemas))
     if usable or not best:
@@ -196,7 +214,26 @@ def _unusable(connection: Connection, schemas: Iterable[str]) -> set[str]:
     return {name for (name,) in rows(connection, _UNUSABLE, names=names)} if names else set()
 
 
-def _key(parts: list[_Part], versions: dict[int, str]) -> Key:
+def _kinds(connection: Connection, version: int, definition: TableDefinition, parts: Iterable[_Part]) -> dict[str, str]:
+    """Of the columns of keys. Times are numbers in the lake, and UUIDs texts of one length, in the order of their
+    bytes; other texts may be of any collation."""
+    binary = set(_BINARY_COLLATIONS)
+    if any(part.collation == _DEFAULT_COLLATION and part.type_oid in _TEXTS for part in parts):
+        provider = " AND datlocprovider = 'c'" if version >= _DEFAULT_COLLATION_VERSIONED else ""
+        binary |= {_DEFAULT_COLLATION} if rows(connection, _IS_BINARY + provider) else set()
+    is_utf8 = connection.parameter_statuses.get("server_encoding") == "UTF8"
+    types = {one.name: one.type for one in definition.sent}
+    found = {}
+    for part in parts:
+        type_ = types[part.name]
+        if part.type_oid == _UUID or (part.type_oid in _TEXTS and part.collation in binary and is_utf8):
+            found[part.name] = TEXT
+        else:
+            found[part.name] = kind_of(arrow_format(type_)) if type_.form is not Form.TIME else ""
+    return found
+
+
+def _key(parts: list[_Part], versions: dict[int, str], kinds: dict[str, str]) -> Key:
     columns = tuple(
         KeyColumn(
             part.name,
@@ -205,6 +242,7 @@ def _key(parts: list[_Part], versions: dict[int, str]) -> Key:
             part.collation,
             versions.get(part.collation, ""),
             is_named=part.is_named,
+            kind=kinds[part.name],
         )
         for part in parts
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from menura.key_values import Key as KeyValues
 from menura.v1 import snapshot_pb2
 from pg8000.exceptions import DatabaseError
 
@@ -48,6 +49,9 @@ from agent.sources.postgresql.snapshot.statements import (
     bound_of,
     chunk_statement,
     lock_statement,
+    read_bound,
+    texts_of,
+    values_of,
     whole_statement,
     with_operators_of,
     write_bound,
@@ -55,8 +59,6 @@ from agent.sources.postgresql.snapshot.statements import (
 from agent.table_positions import Table
 
 DOING = "dumping a table"
-#: smallint, integer and bigint, by their numbers in pg_type
-INTEGER_TYPES = (21, 23, 20)
 #: the definition by the catalog of now
 _FILE_NODES = "SELECT oid, pg_relation_filenode(oid) FROM unnest(CAST(:oids AS oid[])) AS one (oid)"
 
@@ -178,24 +180,34 @@ class PostgresqlTableReader:
             )
         return f"read in one snapshot, since its key may not be in order: {keys.unsure}" if keys.unsure else ""
 
-    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
-        prepared = self._prepared
-        if prepared is None or prepared.definition.table != table or prepared.key is None:
-            return False
-        return prepared.key.names == key and all(one.type_oid in INTEGER_TYPES for one in prepared.key.columns)
+    def key_kinds(self, table: Table, key: tuple[str, ...]) -> tuple[str, ...]:
+        found = self._prepared_key(table, key)
+        return found.kinds if found is not None else ()
 
-    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
-        """Raises what `read_chunk` does, and `OrderChanged` where the key is not numbered any more."""
-        if not self.is_numbered(table, key):  # it was planned over another connection
+    def bounds(self, table: Table, key: tuple[str, ...], values: Sequence[KeyValues]) -> list[str]:
+        """Raises what `read_chunk` does, and `OrderChanged` where the key has less kinds."""
+        if self._prepared_key(table, key) is None:  # it was planned over another connection
             with self._session.errors(DOING):
                 definition = self._definition(self._session, table)
                 self._prepare(definition, self._key(self._session, definition, key))
-        if not self.is_numbered(table, key):
+        found = self._prepared_key(table, key)
+        if found is None or any(len(each) > len(found.kinds) for each in values):
             raise OrderChanged
-        assert self._prepared is not None
-        assert self._prepared.key is not None
-        by = self._prepared.key
-        return [write_bound(by, tuple(map(str, each))) if each else "" for each in numbers]
+        return [write_bound(found, texts_of(found, each)) if each else "" for each in values]
+
+    def values(self, table: Table, key: tuple[str, ...], bound: str) -> KeyValues:
+        found = self._prepared_key(table, key)
+        if found is None:
+            raise ValueError("a bound of another key")
+        texts = read_bound(found, bound)
+        return values_of(found, texts) if texts is not None else ()
+
+    def _prepared_key(self, table: Table, key: tuple[str, ...]) -> Key | None:
+        """Of the table that was planned or read last."""
+        prepared = self._prepared
+        if prepared is None or prepared.definition.table != table or prepared.key is None:
+            return None
+        return prepared.key if prepared.key.names == key else None
 
     def above(self, table: Table) -> frozenset[Table]:
         """What foreign keys do is logged."""

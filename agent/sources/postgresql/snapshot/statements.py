@@ -9,6 +9,10 @@ and checks. It holds row values, so no error here shows it.
 import json
 from collections.abc import Iterable, Sequence
 
+from menura.key_values import BINARY, value_of
+from menura.key_values import Key as KeyValues
+from menura.key_values import literal as literal_of
+
 from agent.snapshot.reader import BoundInvalid, OrderChanged
 from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.server.quoting import literal, quoted, quoted_table
@@ -76,8 +80,9 @@ def source_of(definition: TableDefinition) -> str:
 
 
 def beyond(key: Key, operator: str, bound: Bound) -> str:
-    columns = ", ".join(_typed(column, quoted(column.name)) for column in key.columns)
-    constants = ", ".join(_typed(column, literal(text)) for column, text in zip(key.columns, bound, strict=True))
+    pairs = list(zip(key.columns, bound, strict=False))
+    columns = ", ".join(_typed(column, quoted(column.name)) for column, _ in pairs)
+    constants = ", ".join(_typed(column, literal(text)) for column, text in pairs)
     return f"({columns}) {operator} ({constants})"
 
 
@@ -107,7 +112,7 @@ def bound_of(key: Key, last_row: Sequence[bytes]) -> str:
 
 
 def write_bound(key: Key, bound: Bound) -> str:
-    if len(bound) != len(key.columns):
+    if not 0 < len(bound) <= len(key.columns):
         raise BoundInvalid(f"a bound has {len(bound)} parts, its key has {len(key.columns)} columns")
     return json.dumps([*bound, f"#{key.order}"], separators=(",", ":"))
 
@@ -125,9 +130,31 @@ def read_bound(key: Key, text: str) -> Bound | None:
     *texts, order = found
     if order != f"#{key.order}":
         raise OrderChanged
-    if len(texts) != len(key.columns):
+    if not 0 < len(texts) <= len(key.columns):
         raise BoundInvalid(f"a bound has {len(texts)} parts, its key has {len(key.columns)} columns")
     for text_ in texts:
         if "\0" in text_ or any("\ud800" <= sign <= "\udfff" for sign in text_):
             raise BoundInvalid("a bound has signs that no text of the server has")
     return tuple(texts)
+
+
+def texts_of(key: Key, values: KeyValues) -> Bound:
+    """A bound at values of the key's first columns.
+
+    >>> texts_of(Key((KeyColumn("code", "bytea", 17, 0, kind=BINARY), KeyColumn("id", "int4", 23, 0))), ("00ff",))
+    ('\\\\x00ff',)
+    """
+    return tuple(
+        ("\\x" if kind == BINARY else "") + literal_of(kind, value)
+        for kind, value in zip(key.kinds, values, strict=False)
+    )
+
+
+def values_of(key: Key, bound: Bound) -> KeyValues:
+    """The same back, as many as the key has kinds. ValueError: one has none."""
+    if len(bound) < len(key.kinds):
+        raise ValueError("a bound of other columns")
+    return tuple(
+        value_of(kind, text.removeprefix("\\x") if kind == BINARY else text)
+        for kind, text in zip(key.kinds, bound, strict=False)
+    )
