@@ -165,10 +165,10 @@ def key_kinds(table: Table) -> tuple[str, ...]:
 
 def key_values(table: Table, row: Values, kinds: Sequence[str]) -> Key:
     """Of a row's key, by Python's own values."""
-    return tuple(_key_value(kind, row[name]) for name, kind in zip(table.key, kinds, strict=False))
+    return tuple(key_value(kind, row[name]) for name, kind in zip(table.key, kinds, strict=False))
 
 
-def _key_value(kind: str, value: object) -> KeyValue:
+def key_value(kind: str, value: object) -> KeyValue:
     if isinstance(value, bytes | str):
         return (value.encode() if isinstance(value, str) else value).hex() if kind in (BINARY, TEXT) else int(value)
     if isinstance(value, datetime):
