@@ -38,6 +38,8 @@ TICK_SECONDS = 0.2
 STOP_SECONDS = 5.0
 #: a sync that is to begin anew with a dump is heard of sooner
 UNWANTED_SECONDS = 20.0
+#: tables that are remembered; the oldest ones are found so again
+MOST_UNORDERED = 1_000
 
 
 class SnapshotScheduler:
@@ -56,7 +58,7 @@ class SnapshotScheduler:
         self._next_chunks: dict[str, int] = {}
         self._statuses = Statuses()
         #: of which the lake has no place for some rows in the order of the key
-        self._unordered: set[Table] = set()
+        self._unordered: dict[Table, None] = {}
         self._writer: StreamWriter | None = None
         self._generation = -1
         self._attempt = coordinator.attempt
@@ -195,7 +197,9 @@ class SnapshotScheduler:
     def found_unordered(self, table: Table) -> None:
         """From now on it is verified in one snapshot."""
         with self._changed:
-            self._unordered.add(table)
+            self._unordered[table] = None
+            if len(self._unordered) > MOST_UNORDERED:
+                del self._unordered[next(iter(self._unordered))]
 
     def chunk_read(
         self, task: SnapshotTask, sent: SentChunk, gsn: int, high: Position, end: snapshot_pb2.ChunkEnd

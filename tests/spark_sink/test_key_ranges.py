@@ -4,7 +4,7 @@ ranges, and equal then. Without Spark: tasks and the driver's part as they are."
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from menura.key_values import Key
 from menura.landed_digest import LandedFocus, decode_focus
-from menura.landing import KeyNumbers, LandedRepair
+from menura.landing import KeyNumbers, LandedChunk, LandedRepair, decode_chunk
 
 from spark_sink.reading import current_state
 from tests.spark_sink.driver import Driver
@@ -236,3 +236,44 @@ def test_a_row_of_the_lake_when_it_has_no_key_then_the_table_is_not_equal(middle
     driver.follow()
     found = driver.verdict()
     assert found["verdict"] == "unknown" and found["leaves"] is not None and json.loads(found["leaves"])
+
+
+class Former(Verified):
+    """As format 12 of the landing has it."""
+
+    def landed(self, number: int) -> LandedChunk:
+        made = Verified.landed(self, number)
+        assert made.digest is not None
+        facts = asdict(replace(made, digest=replace(made.digest, kinds=(), above=(), up_to=())))
+        for name in ("kinds", "above", "up_to"):
+            del facts["digest"][name]
+        return decode_chunk(facts)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_digest_when_it_is_of_a_former_landing_then_its_ranges_are_of_integers(
+    is_changed: bool, driver: Driver
+) -> None:
+    table = Table("orders", {"id": pa.int32(), "n": pa.int64()}, ("id",))
+    rows: list[Values] = [{"id": n, "n": n} for n in range(40)]
+    driver.writer.cut((table, [insert(**values) for values in rows]))
+    driver.follow()
+    if is_changed:
+        DeltaTable(f"{table_id(table).folder(str(driver.lake))}/current").update({"n": "7"}, predicate="id = 30")
+    driver.writer.cut(Event(table, "VERIFICATION_STARTED", dump="verification-1"))
+    gsn = driver.writer.last_gsns[SOURCE]
+    for shown, above, up_to in ((rows[:20], None, 19), (rows[20:], 19, None)):
+        driver.writer.cut(Former(table, shown, gsn, above, up_to, leaf_rows=LEAF_ROWS))
+    driver.writer.cut(Event(table, "VERIFIED", dump="verification-1"))
+    driver.follow()
+    found = driver.verdict()
+    assert found["verdict"] == ("unknown" if is_changed else "equal")
+    if is_changed:
+        (part,) = decode_focus(json.loads(found["focus"])).ranges
+        assert part.above < (30,) <= part.up_to and part.above >= (19,)
+
+
+def test_a_focus_when_it_is_of_a_former_landing_then_its_ranges_are_of_integers() -> None:
+    part = {"lower": "", "upper": "", "above": [1, 2], "up_to": []}
+    assert decode_focus({"ranges": [part], "bits": 0, "buckets": []}).kinds == ("integer", "integer")
+    assert decode_focus({"ranges": [], "bits": 4, "buckets": [1]}).kinds == ()

@@ -102,6 +102,8 @@ def test_table_when_its_key_is_of_a_kind_then_leaves_and_repairs_are_ranges_in_t
     gateway.sync(SOURCE, ORDERS, now=True)
     with streaming(tmp_path, gateway, postgres):
         check_ranges(gateway, SOURCE, ORDERS, kinds, keys, len(columns))
+    source = gateway.source(SOURCE)
+    assert name != "day and name" or len({chunk.end.range for chunk in source.ledger.chunks}) > 1
 
 
 @pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC"])
