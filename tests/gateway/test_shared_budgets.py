@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from menura.message_parts import PART_BYTES, in_parts
 from menura.v1.catalog_pb2 import Cartography, TableCard
-from menura.v1.config_pb2 import EffectiveState, TableName, TableState
+from menura.v1.config_pb2 import EffectiveState, Heartbeat, SourceStatus, TableName, TableState
+from menura.v1.stream_pb2 import MessagePart, StreamResponse
 
+from gateway.metrics import GatewayMetrics
 from gateway.registry import SourceKey, TableSeen
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
     OPTIONS,
+    AgentStream,
     ScriptedAgent,
     change_batch,
     commit_cut,
@@ -77,6 +81,23 @@ async def commit_and_report(honest: ScriptedAgent, registry: MemoryRegistry) -> 
     states = [TableState(table=TableName(database="shop", table=f"table_{number}")) for number in range(1_000)]
     await control.send(effective_state=EffectiveState(source="shop", generation=1, tables=states))
     await eventually("the report", lambda: HONEST in registry.effective)
+
+
+#: so that the client's gRPC takes 64 KiB at most before it is read
+SMALL_WINDOW = (*OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
+
+
+async def commit_without_reading(agent: ScriptedAgent, source: str, log: pytest.LogCaptureFixture) -> AgentStream:
+    """A stream of changes until the gateway gives it up; its call stays open."""
+    stream, run = await agent.open_binlog(source)
+    for cut in itertools.count(1):
+        gsns = range(50 * cut - 49, 50 * cut + 1)
+        batch = change_batch(run, cut, "orders", rows_batch(gsns, note="x" * 100))
+        await asyncio.wait_for(stream.send(change_batch=batch), 60)
+        await asyncio.wait_for(stream.send(cut_end=cut_end(run, cut, gsns[-1])), 60)
+        if "AGENT_NOT_READING" in log.text:
+            break
+    return stream
 
 
 def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +163,7 @@ def test_landing_when_an_agent_does_not_read_then_its_rows_land_and_its_stream_e
     """D3: the landing waited until the agent took its credit, with all that the agent had sent in memory."""
     small_budgets(monkeypatch)
     monkeypatch.setattr("gateway.stream.MAX_POSTED", 64)
-    # so that the client's gRPC takes 64 KiB at most before it is read
-    small_window = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
-    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", (*OPTIONS, *small_window))
+    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
 
     async def scenario() -> None:
         async with (
@@ -152,16 +171,114 @@ def test_landing_when_an_agent_does_not_read_then_its_rows_land_and_its_stream_e
             scripted_agent(address, *SOURCES) as hostile,
             scripted_agent(address, "shop", tenant="globex") as honest,
         ):
-            stream, run = await hostile.open_binlog(SOURCES[0])
-            for cut in itertools.count(1):
-                gsns = range(50 * cut - 49, 50 * cut + 1)
-                batch = change_batch(run, cut, "orders", rows_batch(gsns, note="x" * 100))
-                await asyncio.wait_for(stream.send(change_batch=batch), 60)
-                await asyncio.wait_for(stream.send(cut_end=cut_end(run, cut, gsns[-1])), 60)
-                if "AGENT_NOT_READING" in caplog.text:
-                    break
+            await commit_without_reading(hostile, SOURCES[0], caplog)
             await commit_and_report(honest, registry)
 
     with caplog.at_level("WARNING"):
         asyncio.run(scenario())
     assert registry.committed(HONEST).last_gsn == 3_999
+
+
+def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_read_then_it_is_taken_until_it_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    registry: WaitingForItsDatabase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """gRPC holds what the agent has not read: an agent that opened streams anew had any number of them there."""
+    monkeypatch.setattr("gateway.stream.MAX_POSTED", 64)
+    monkeypatch.setattr("gateway.stream.FAIL_SECONDS", 0.2)
+    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
+    metrics = GatewayMetrics()
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, metrics, max_streams=2) as address,
+            scripted_agent(address, *SOURCES) as hostile,
+        ):
+            unread = await commit_without_reading(hostile, SOURCES[0], caplog)
+            await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
+            again = await hostile.open("MySQLBinlog", SOURCES[1])
+            assert (await again.expect_error(seconds=60)).code == "TOO_MANY_STREAMS"
+            await unread.close()
+            for _ in range(100):  # gRPC tells the gateway when it hears of it
+                again = await hostile.open("MySQLBinlog", SOURCES[1])
+                try:
+                    await again.expect("hello_ack", seconds=60)
+                    break
+                except EOFError:
+                    await again.close()
+            else:
+                raise AssertionError("its place was never free")
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(scenario())
+
+
+def test_heartbeats_when_their_agent_does_not_read_the_answers_then_nothing_of_them_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: WaitingForItsDatabase
+) -> None:
+    """The share of reports is so small that one heartbeat held would keep the agent's report from being read."""
+    monkeypatch.setattr("gateway.backlog.MAX_REPORTS_BYTES", 256 << 10)
+    monkeypatch.setattr("gateway.stream.MAX_POSTED", 100_000)
+    monkeypatch.setattr("gateway.stream.SEND_SECONDS", 600.0)
+    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry) as address,
+            scripted_agent(address, "shop", tenant="globex") as agent,
+        ):
+            control = await agent.open("Control_Config")
+            await control.expect("desired_state")
+            heartbeats = await agent.open("Control_Heartbeat")
+            status = SourceStatus(source="shop", read_position="x" * 24_000)
+
+            async def beat() -> None:
+                for _ in range(1_500):
+                    await heartbeats.send(heartbeat=Heartbeat(sources=[status]))
+
+            beating = asyncio.create_task(beat())
+            await asyncio.wait({beating}, timeout=60)
+            states = [TableState(table=TableName(database="shop", table=f"table_{number}")) for number in range(1_000)]
+            await control.send(effective_state=EffectiveState(source="shop", generation=1, tables=states))
+            await eventually("the report", lambda: HONEST in registry.effective, seconds=60)
+            assert beating.done()
+
+    asyncio.run(scenario())
+
+
+def test_parts_when_they_go_on_beyond_their_tenants_share_then_they_have_to_hurry_and_others_have_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: WaitingForItsDatabase
+) -> None:
+    """A message that stalls for a minute would keep its tenant's others, and what it holds of all, for as long."""
+    monkeypatch.setattr("gateway.backlog.MAX_PARTS_BYTES", 4 * PART_BYTES)
+    monkeypatch.setattr("gateway.stream.PART_SECONDS", 600.0)
+    monkeypatch.setattr("gateway.stream.CROWDED_SECONDS", 0.5)
+    registry.free.set()
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry) as address,
+            scripted_agent(address, SOURCES[0]) as hostile,
+            scripted_agent(address, "shop", tenant="globex") as slow,
+        ):
+            told = Cartography(source="shop", flavor="mysql", digest=b"x", last=True, tables=tables(10_000))
+            catalog = await slow.open("MySQLClient", "shop")
+            await catalog.expect("cartography_request")
+            catalog.header.sequence += 1
+            message = StreamResponse(header=catalog.header, cartography=told).SerializeToString()
+            first, *others = in_parts(message)
+            await catalog.call.write(first)
+            stream = await hostile.open("MySQLClient", SOURCES[0])
+            await stream.expect("cartography_request")
+            part = MessagePart(whole_bytes=16 * PART_BYTES, data=bytes(PART_BYTES))
+            for _ in range(2):
+                await stream.call.write(StreamResponse(part=part).SerializeToString())
+            error = await stream.expect_error(seconds=60)
+            assert (error.code, "nothing for 0.5 s" in error.found) == ("MESSAGE_STALLED", True)
+            for rest in others:
+                await catalog.call.write(rest)
+            await eventually("the tables", lambda: len(registry.cartography.get(HONEST, ())) == 10_000, seconds=60)
+
+    asyncio.run(scenario())
