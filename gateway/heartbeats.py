@@ -15,8 +15,21 @@ from gateway.registry import AgentName, HeartbeatSeen
 from gateway.tasks import Reports
 
 PIECE_ROWS = 500
+#: that a gateway has its agents send in all; each takes about half a millisecond of a core
+MOST_A_SECOND = 400
+#: however many agents there are: what is known of each is as old
+MOST_INTERVAL_MS = 5_000
 #: whose turn it is at the database
 _OF_ALL = ("", "heartbeats")
+
+
+def interval_ms(least_ms: int, agents: int) -> int:
+    """Of each agent, where a gateway has so many.
+
+    >>> [interval_ms(1_000, agents) for agents in (1, 400, 1_000, 10_000)]
+    [1000, 1000, 2500, 5000]
+    """
+    return max(least_ms, min(agents * 1_000 // MOST_A_SECOND, MOST_INTERVAL_MS))
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,9 @@ HELD_SECONDS = 2.0
 #: after a newer session has come, of the older one
 LIVING_HEARTBEATS = 2
 LOOK_SECONDS = 0.1
+#: of heartbeats: an agent that misses so many makes room for another process of its name. A host that stands still for
+#: some seconds, as virtual ones do while they move, has not vanished.
+SILENT_INTERVALS = 6
 #: of one agent
 MAX_HELLO_SOURCES = 1000
 
@@ -38,8 +41,9 @@ class AgentSession:
     replaced: asyncio.Event = field(default_factory=asyncio.Event)
     #: set when the registry knows the agent and its sources
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
-    #: that have come
+    #: that have come, and as often as it was told last to send them
     heartbeats: int = 0
+    heartbeat_ms: int = 0
     flavors: dict[str, str] = field(default_factory=dict)
     streams: int = 0
     #: of its presence in the database; 0: not taken yet
@@ -54,7 +58,8 @@ class AgentSession:
 
 class Presence:
     def __init__(self, silent_seconds: float = 3.0) -> None:
-        #: a session that sends no heartbeat for so long makes room for a newer one of its agent
+        #: a session that sends no heartbeat for so long, and for `SILENT_INTERVALS`, makes room for a newer one of its
+        #: agent
         self._silent_seconds = silent_seconds
         self._sessions: dict[tuple[str, str], AgentSession] = {}
         self._holders: dict[SourceKey, AgentSession] = {}
@@ -80,6 +85,11 @@ class Presence:
             self._release(session)
             del self._sessions[session.name]
 
+    @property
+    def agents(self) -> int:
+        """How many are here."""
+        return len(self._sessions)
+
     def has(self, name: AgentName) -> bool:
         return name in self._sessions
 
@@ -89,7 +99,8 @@ class Presence:
 
     async def _lives(self, session: AgentSession) -> bool:
         """Whether it sends heartbeats: one may have been on its way when its process died."""
-        before, deadline = session.heartbeats, time.monotonic() + self._silent_seconds
+        silent_seconds = max(self._silent_seconds, SILENT_INTERVALS * session.heartbeat_ms / 1000)
+        before, deadline = session.heartbeats, time.monotonic() + silent_seconds
         while self._sessions.get((session.tenant, session.agent)) is session:
             if session.heartbeats - before >= LIVING_HEARTBEATS:
                 return True

@@ -312,6 +312,8 @@ class HeartbeatSeen:
     cpu_us: int
     sources: Sequence[SourceHealth]
     at_us: int
+    #: until the next one
+    interval_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

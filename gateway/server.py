@@ -54,7 +54,7 @@ from gateway.landing.retention import Retention
 from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
-from gateway.presence import Presence
+from gateway.presence import SILENT_INTERVALS, Presence
 from gateway.quotas import STREAM_ROWS
 from gateway.reconciliation import Generations
 from gateway.registry import AgentName, GatewayRun, Registry, RegistryRefused, RegistryUnavailable
@@ -84,9 +84,7 @@ REGISTRY_RETRY_SECONDS = 1.0
 QUARANTINE_SECONDS = 1.0
 #: how often what waits for a lock is tried again
 BLOCKED_SECONDS = 0.25
-#: of heartbeats: an agent that misses so many makes room for another process of its name. A host that stands still for
-#: some seconds, as virtual ones do while they move, has not vanished.
-SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 6, 1.0
+LEAST_INTERVAL_SECONDS = 1.0
 HOUR_US = 3_600_000_000
 #: how often the clock is looked at again, which somebody may set
 CLOCK_SECONDS = 60.0

@@ -14,6 +14,7 @@ from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SessionReplaced
+from gateway.heartbeats import interval_ms
 from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
@@ -67,14 +68,16 @@ class Session:
             self._log(logging.INFO, "stream closed: %s", key)
 
     async def _serve_as(self, agent: AgentSession, hello: Hello) -> None:
-        key, interval_ms = self.stream.key, self.parts.config.heartbeat_interval_ms
+        key = self.stream.key
         assert key is not None
+        told_ms = self._interval_ms()
         await self.stream.send(
-            StreamRequest(hello_ack=HelloAck(gateway=self.parts.config.name, heartbeat_interval_ms=interval_ms))
+            StreamRequest(hello_ack=HelloAck(gateway=self.parts.config.name, heartbeat_interval_ms=told_ms))
         )
         if key.role is Role.CONFIG:
             await Control(self.stream, self.parts, self.presence, agent, hello, self.identity).serve()
         elif key.role is Role.HEARTBEAT:
+            agent.heartbeat_ms = told_ms
             await self._serve_heartbeats(agent)
         else:
             source = SourceKey(key.tenant, key.source)
@@ -113,7 +116,6 @@ class Session:
 
     async def _serve_heartbeats(self, agent: AgentSession) -> None:
         recorded_at = 0.0
-        spacing_seconds = self.parts.config.heartbeat_interval_ms / 1000 * 0.9  # clocks of two machines differ
         while (message := await self.stream.read()) is not None:
             if message.WhichOneof("payload") == "error":
                 self.stream.quota.rows.owe(ERROR_ROWS)
@@ -122,12 +124,18 @@ class Session:
                 continue
             agent.heartbeats += 1
             self.stream.quota.rows.owe(1 + len(message.heartbeat.sources))
-            self.stream.post(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
+            spacing_seconds = agent.heartbeat_ms / 1000 * 0.9  # clocks of two machines differ
+            agent.heartbeat_ms = self._interval_ms()
+            ack = HeartbeatAck(received_at_us=now_us(), heartbeat_interval_ms=agent.heartbeat_ms)
+            self.stream.post(StreamRequest(heartbeat_ack=ack))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()
-                self._tell_heartbeat(message.heartbeat)
+                self._tell_heartbeat(message.heartbeat, agent.heartbeat_ms)
 
-    def _tell_heartbeat(self, heartbeat: Heartbeat) -> None:
+    def _interval_ms(self) -> int:
+        return interval_ms(self.parts.config.heartbeat_interval_ms, self.presence.agents)
+
+    def _tell_heartbeat(self, heartbeat: Heartbeat, until_next_ms: int) -> None:
         key = self.stream.key
         assert key is not None
         held = [
@@ -135,8 +143,9 @@ class Session:
             for health in source_health(heartbeat, now_us())
             if self.presence.is_held_by(SourceKey(key.tenant, health.source), key.agent)
         ]
+        memory_bytes, cpu_us = heartbeat.resident_memory_bytes, heartbeat.cpu_us
         self.parts.heartbeats.tell(
-            HeartbeatSeen(key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us())
+            HeartbeatSeen(key.tenant, key.agent, memory_bytes, cpu_us, held, now_us(), until_next_ms)
         )
 
     async def _end(self, agent: AgentSession) -> None:

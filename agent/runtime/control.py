@@ -174,14 +174,18 @@ class HeartbeatPlugin:
     def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
         with self._changed:
             self._writer = writer
-            if ack.heartbeat_interval_ms:
-                interval_ms = ack.heartbeat_interval_ms
-                self._interval_seconds = interval_seconds(interval_ms, LEAST_HEARTBEAT_SECONDS, MOST_HEARTBEAT_SECONDS)
+            self._follow_interval(ack.heartbeat_interval_ms)
             self._changed.notify_all()
 
     def received(self, request: stream_pb2.StreamRequest) -> None:
         if request.WhichOneof("payload") == "heartbeat_ack":
+            self._follow_interval(request.heartbeat_ack.heartbeat_interval_ms)
             self.acknowledged.set()
+
+    def _follow_interval(self, milliseconds: int) -> None:
+        """From the next heartbeat on; 0: as before."""
+        if milliseconds:
+            self._interval_seconds = interval_seconds(milliseconds, LEAST_HEARTBEAT_SECONDS, MOST_HEARTBEAT_SECONDS)
 
     def refused(self, error: GatewayError) -> None:
         """It is in the log, and nothing else could be told of it: the gateway sees the agent go."""

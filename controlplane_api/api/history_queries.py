@@ -17,7 +17,8 @@ from controlplane_api.models import Agent, AnyRow, CommittedPosition, Source, So
 _FIGURES = (
     select(
         Tenant.name.label("tenant"), Source.name, Agent.connected, Agent.connected_at_us, Agent.seen_at_us,
-        SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
+        SourceHealth.at_us.label("health_at_us"), SourceHealth.heartbeat_ms,
+        SourceHealth.lag_us, SourceHealth.read_position,
         SourceHealth.rows_per_second, CommittedPosition.cut, CommittedPosition.position, CommittedPosition.rows,
         CommittedPosition.committed_at_us, CommittedPosition.last_commit_timestamp_us, CommittedPosition.landing,
         CommittedPosition.entry,

@@ -38,7 +38,7 @@ from controlplane_api.models import (
 )
 from controlplane_api.states import DumpEnd, State
 
-#: figures of a heartbeat that is older say nothing about now
+#: figures of a heartbeat that is older say nothing about now; so many times its interval where that is above a second
 HEALTH_SECONDS = 3
 
 
@@ -99,7 +99,8 @@ def _situations(
         select(
             Source, Tenant.name.label("tenant"), Agent.name.label("agent"), Agent.connected, Agent.connected_at_us,
             Agent.seen_at_us, Lease.gateway, gateway_lives(literal(now)).label("gateway_lives"),
-            SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
+            SourceHealth.at_us.label("health_at_us"), SourceHealth.heartbeat_ms,
+            SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
             SourceHealth.credit_wait_us, SourceHealth.log_retention_seconds, SourceHealth.log_room_bytes,
             health_problem,
@@ -210,7 +211,8 @@ def is_current(row: AnyRow, now: int) -> bool:
         return False
     health_at_us: int = row.health_at_us or 0
     of_connection = is_of_connection(health_at_us, row.connected_at_us, now)
-    return of_connection and is_recent(health_at_us, now, HEALTH_SECONDS)
+    intervals: float = max(1.0, (row.heartbeat_ms or 0) / 1000)
+    return of_connection and is_recent(health_at_us, now, HEALTH_SECONDS * intervals)
 
 
 def age(timestamp_us: int | None, now: int) -> int | None:

@@ -94,7 +94,7 @@ CREATE TABLE source_health (
     credit_wait_us BIGINT NOT NULL,
     rows_per_second DOUBLE,
     read_bytes_per_second DOUBLE,
-    problem JSON, decode_cpu_us BIGINT, restarts BIGINT, credit_bytes BIGINT, log_retention_seconds BIGINT, log_room_bytes BIGINT,
+    problem JSON, decode_cpu_us BIGINT, restarts BIGINT, credit_bytes BIGINT, log_retention_seconds BIGINT, log_room_bytes BIGINT, heartbeat_ms BIGINT DEFAULT '1000' NOT NULL,
     CONSTRAINT pk_source_health PRIMARY KEY (source_id),
     CONSTRAINT fk_source_health_source_id FOREIGN KEY(source_id) REFERENCES source (id)
 )
@@ -625,4 +625,4 @@ CREATE TRIGGER menura_keep_audit BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT
 --
 CREATE TRIGGER menura_keep_audit_rows BEFORE DELETE ON audit WHEN NOT (CASE WHEN OLD.number > 0 THEN OLD.number <= (SELECT MAX(number) FROM audit WHERE tenant = OLD.tenant) - 1000000 ELSE OLD.number >= (SELECT MIN(number) FROM audit WHERE tenant = OLD.tenant) + 100000 END) BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END
 --
-INSERT INTO alembic_version VALUES ('0040')
+INSERT INTO alembic_version VALUES ('0041')

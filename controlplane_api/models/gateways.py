@@ -93,6 +93,8 @@ class SourceHealth(Base):
     credit_bytes: Mapped[int | None]
     log_retention_seconds: Mapped[int | None]
     log_room_bytes: Mapped[int | None]
+    #: until the agent's next heartbeat
+    heartbeat_ms: Mapped[int] = mapped_column(default=1000, server_default="1000")
 
 
 class Gateway(Base):

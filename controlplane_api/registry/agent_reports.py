@@ -110,7 +110,7 @@ def record_heartbeats(connection: Connection, beats: Sequence[HeartbeatSeen]) ->
         connection.execute(_UPDATE_AGENT, [_agent_row(agent_id, beat) for agent_id, beat in told])
     before = _health_before(connection, [(beat.tenant, health.source) for _, beat in told for health in beat.sources])
     rows = {
-        found.id: _health_row(found, health, beat.at_us)
+        found.id: _health_row(found, health, beat)
         for _, beat in told
         for health in beat.sources
         if (found := before.get((beat.tenant, health.source)))
@@ -218,8 +218,8 @@ def _health_before(connection: Connection, sources: Sequence[tuple[str, str]]) -
     return {(row.tenant, row.name): row for row in rows}
 
 
-def _health_row(found: AnyRow, health: SourceHealthSeen, at_us: int) -> dict[str, Any]:
-    before = None if found.at_us is None else found
+def _health_row(found: AnyRow, health: SourceHealthSeen, beat: HeartbeatSeen) -> dict[str, Any]:
+    before, at_us = None if found.at_us is None else found, beat.at_us
     return {
         "source_id": found.id,
         "at_us": at_us,
@@ -239,6 +239,7 @@ def _health_row(found: AnyRow, health: SourceHealthSeen, at_us: int) -> dict[str
         "credit_bytes": health.credit_bytes,
         "log_retention_seconds": health.log_retention_seconds,
         "log_room_bytes": health.log_room_bytes,
+        "heartbeat_ms": beat.interval_ms,
     }
 
 

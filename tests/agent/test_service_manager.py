@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from menura.v1.config_pb2 import HeartbeatAck
+from menura.v1.stream_pb2 import StreamRequest
 
 from agent import pipeline
 from agent.config import load
 from agent.errors import Defect
 from agent.filter import Filter
 from agent.runtime import service_manager
-from agent.runtime.control import HeartbeatPlugin
+from agent.runtime.control import DEFAULT_HEARTBEAT_SECONDS, HeartbeatPlugin
 from agent.runtime.movement import MOST_SILENT_SECONDS, Movement
 from agent.runtime.service_manager import ServiceManager
 from agent.runtime.state import SourceState, SourceStates
@@ -228,3 +230,14 @@ def test_agent_when_run_as_a_service_then_tells_when_it_is_ready_how_it_is_and_t
             listener.until("STOPPING=1")
     finally:
         gateway.stop()
+
+
+def test_heartbeats_when_the_gateway_says_another_interval_then_it_counts_within_the_agents_bounds() -> None:
+    heartbeat = HeartbeatPlugin(SourceStates())
+    try:
+        for told_ms, seconds in ((0, DEFAULT_HEARTBEAT_SECONDS), (5_000, 5.0), (0, 5.0), (2**32 - 1, 60.0), (1, 0.1)):
+            ack = HeartbeatAck(received_at_us=1, heartbeat_interval_ms=told_ms)
+            heartbeat.received(StreamRequest(heartbeat_ack=ack))
+            assert heartbeat._interval_seconds == seconds
+    finally:
+        heartbeat.stop()

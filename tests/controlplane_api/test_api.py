@@ -14,7 +14,7 @@ from controlplane_api.api.app import check_listen, parse_listen
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import Problem, SourceKey, TableEffective
+from gateway.registry import HeartbeatSeen, Problem, SourceKey, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file, started, stopped
@@ -103,6 +103,10 @@ def test_lag_when_agent_is_gone_then_unknown(
     facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], seconds_ago)
     source = client.get(SHOP).json()
     assert (source["connected"], source["lag_us"], source["rows_per_second"]) == (True, None, None)
+    for interval_ms, lag_us in ((5_000, 0), (1_000, None)):  # with many agents each is heard less often
+        beat = HeartbeatSeen("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], now_us() - 6_000_000, interval_ms)
+        registry.record_heartbeats([beat])
+        assert client.get(SHOP).json()["lag_us"] == lag_us
 
 
 def test_agent_when_the_clock_has_gone_back_behind_its_last_word_then_it_counts_as_gone_until_it_says_more(

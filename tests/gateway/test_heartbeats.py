@@ -3,18 +3,54 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from menura.v1.config_pb2 import Heartbeat, SourceStatus
 
 from gateway.heartbeats import Heartbeats
 from gateway.metrics import GatewayMetrics
 from gateway.registry import HeartbeatSeen, RegistryUnavailable, SourceHealth
 from gateway.shares import FairThreads, Turns
 from gateway.tasks import Reports
-from tests.gateway.scripted_agent import eventually
+from tests.gateway.harness import running_gateway
+from tests.gateway.memory_registry import MemoryRegistry
+from tests.gateway.scripted_agent import eventually, scripted_agent
 
 
 def beat(agent: int, sources: int = 1, at_us: int = 1) -> HeartbeatSeen:
     health = [SourceHealth(f"s{number}", "", "", None, 0, 0, 0, 0, 0) for number in range(sources)]
     return HeartbeatSeen("acme", f"agent-{agent}", 1, 1, health, at_us)
+
+
+def test_interval_when_a_gateway_has_more_agents_then_those_that_are_there_hear_of_a_longer_one_and_of_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.heartbeats.MOST_A_SECOND", 1)
+    registry = MemoryRegistry()
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            beats = await agent.open("Control_Heartbeat")
+            assert (await beats.expect("hello_ack")).heartbeat_interval_ms == 1_000
+
+            async def interval_ms() -> int:
+                await beats.send(heartbeat=Heartbeat(sources=[SourceStatus(source="shop")]))
+                return int((await beats.expect("heartbeat_ack")).heartbeat_interval_ms)
+
+            assert await interval_ms() == 1_000
+            async with AsyncExitStack() as others:
+                for number in range(6):
+                    other = scripted_agent(address, tenant="globex", agent=f"agent-{number}")
+                    await others.enter_async_context(other)
+                    assert await interval_ms() == min(1_000 * (number + 2), 5_000)
+                while not any(seen.interval_ms == 5_000 for seen in registry.heartbeats):
+                    await interval_ms()
+            while await interval_ms() != 1_000:
+                pass
+
+    asyncio.run(scenario())
 
 
 def test_heartbeats_when_many_agents_send_some_then_the_newest_of_each_is_written_in_few_pieces() -> None:

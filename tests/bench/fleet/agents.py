@@ -143,6 +143,8 @@ class SimulatedAgent:
                     self.heartbeat_seconds = request.hello_ack.heartbeat_interval_ms / 1000
                     if request_type == "Control_Heartbeat":
                         beats = asyncio.create_task(self._beat(stream))
+                elif payload == "heartbeat_ack":
+                    self.heartbeat_seconds = request.heartbeat_ack.heartbeat_interval_ms / 1000
                 elif payload == "cartography_request" and request.cartography_request.known:
                     await stream.send(self._unchanged(request.cartography_request.known))
                     self.answered += 1
