@@ -3,9 +3,10 @@
 import pytest
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from controlplane_api.database import Database, _engine, upgrade
+from controlplane_api.database import Database, _engine
 from controlplane_api.errors import DatabaseRefused
 from controlplane_api.identity import audit
+from controlplane_api.migrating import upgrade
 from controlplane_api.models import AuditEntry
 
 
