@@ -94,8 +94,10 @@ def main() -> int:
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     try:
         settings = _settings(arguments)
-        sink_status = SinkStatus()
-        with _outside(arguments, settings, sink_status) as reporter:
+        with (
+            _status(arguments.traces, settings) as sink_status,
+            _outside(arguments, settings, sink_status) as reporter,
+        ):
             session = start_session(arguments.master, _conf(arguments.conf))
             set_at_signal(stop, signal.SIGTERM, signal.SIGINT)  # Spark has put a handler of its own for Ctrl-C
             try:
@@ -112,6 +114,22 @@ def main() -> int:
 def _refused(failure: SinkError) -> int:
     print(f"menura sink: {failure}", file=sys.stderr)
     return failure.exit_code
+
+
+@contextmanager
+def _status(traces_url: str | None, settings: SinkSettings) -> Iterator[SinkStatus]:
+    """What the sink knows of its lake; traces are made of it where somebody has asked for them."""
+    if traces_url is None:
+        yield SinkStatus()
+        return
+    try:
+        from spark_sink.traces import sending  # noqa: PLC0415  (only who wants traces needs the package)
+    except ModuleNotFoundError as missing:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"the package {missing.name} is not installed", remedy="Install menura[traces]"
+        ) from missing
+    with sending(settings.landing, traces_url) as traces:
+        yield SinkStatus(traces.applied)
 
 
 @contextmanager
@@ -420,6 +438,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--api-ca", metavar="FILE", type=Path, help=said, default=ca or None)
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
     running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
+    running.add_argument("--traces", metavar="URL", help="send OpenTelemetry traces of changes there, by OTLP/HTTP")
     running.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
     running.add_argument(
         "--keep-hours",

@@ -6,7 +6,7 @@ records, and a source's cut with its next batch.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -47,7 +47,9 @@ class Snapshot:
 class SinkStatus:
     """Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: Callable[[Sequence[CutSeen], float], None] | None = None) -> None:
+        """`traced`: is told each batch's cuts, and how many seconds it took, by the thread that has applied it."""
+        self._traced = traced
         self._moved = threading.Condition()
         self._now = Snapshot()
         self._changes = 0
@@ -98,6 +100,8 @@ class SinkStatus:
                     batch_seconds=now.batch_seconds + seconds,
                 )
             )
+        if self._traced is not None:
+            self._traced(found, seconds)
 
     def stopped_are(self, stopped: Mapping[TableId, StoppedTable]) -> None:
         with self._moved:
