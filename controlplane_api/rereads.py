@@ -1,18 +1,18 @@
 """Re-reads: dumps that heal tables whose server changed rows without logging them.
 
-Comes in: a table's events and the ends of its dumps, in the transaction that applies their log entry; and stops of a
-lake that go on with a dump, in the transaction that takes its report, or that applies the entry with which their sync
-runs or the agent's policy is known. Goes out: a note in the table's sync, which says
-since where and why earlier rows may be stale, and a dump that is ordered for it. The note is durable with the entry or
-the report. A dump covers the causes that stand before its start; when it is done they leave the note, and a cause that
-came after its start gets one more dump. So several causes share a dump, and a table has one at a time.
-A kill leaves the entry or the report applied, or to be applied again; both give the same note, and the dump is ordered
-with it.
-More dumps in an hour than the agent allows stop the table: something changes its rows again and again. Those of one
-hour wait longer and longer, so that the bound is not met while a load that a dump can't pass goes by.
+Comes in: a table's events and the ends of its dumps, in the transaction that applies their log entry; columns that a
+filter leaves out no more, in the transaction that takes the agent's report; and stops of a lake that go on with a
+dump, in the transaction that takes its report, or that applies the entry with which their sync runs or the agent's
+policy is known. Goes out: a note in the table's sync, which says since where and why earlier rows may be stale, and a
+dump that is ordered for it. The note is durable with the entry or the report. A dump covers the causes that stand
+before its start; when it is done they leave the note, and a cause that came after its start gets one more dump. So
+several causes share a dump, and a table has one at a time. A kill leaves the entry or the report applied, or to be
+applied again; both give the same note, and the dump is ordered with it. More dumps in an hour than the agent allows
+stop the table: something changes its rows again and again. Those of one hour wait longer and longer, so that the
+bound is not met while a load that a dump can't pass goes by.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from menura.instants import now_us
@@ -84,6 +84,37 @@ def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
     """Without the causes that a dump begun at this number has healed."""
     causes = [cause for cause in note["causes"] if cause["gsn"] >= gsn] if note is not None else []
     return {**note, "causes": causes, "more": 0} if note is not None and causes else None
+
+
+def note_widened(
+    connection: Connection, source_id: int, widened: Mapping[int, tuple[Collection[str], int]], at_us: int
+) -> None:
+    """Columns of tables, folded, that come from now on and did not before, and how many re-reads an hour the agent lets
+    be ordered for that. The caller holds the source's row.
+    """
+    if not widened:
+        return
+    end = connection.execute(_END.where(CommittedPosition.source_id == source_id)).first()
+    noted: list[int] = []
+    for begin in range(0, len(widened), LOOKUP_ROWS):
+        of_part = Sync.table_id.in_(list(widened)[begin : begin + LOOKUP_ROWS])
+        for row in connection.execute(_COLUMNS_OF_SYNC.where(of_part)).all():
+            folded, most_per_hour = widened[row.table_id]
+            names = [str(column["name"]) for column in row.columns if str(column["name"]).casefold() in folded]
+            if not names or end is None:
+                continue
+            why = (
+                f"the filter left out {', '.join(names[:KEPT_CAUSES])} until here, so earlier rows have no value of it"
+            )
+            cause = {"gsn": end.last_gsn, "position": position_text(end.position)[:MAX_POSITION_CHARS], "why": why}
+            note = _with_cause(row.unlogged, cause | {"at_us": at_us}, most_per_hour)
+            connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=note))
+            noted.append(row.table_id)
+    order_due(connection, noted, at_us)
+
+
+_END = select(CommittedPosition.last_gsn, CommittedPosition.position)
+_COLUMNS_OF_SYNC = select(Sync.table_id, Sync.unlogged, SourceTable.columns).join_from(Sync, SourceTable)
 
 
 def lock_sources(connection: Connection, tables: Sequence[LakeTable]) -> None:

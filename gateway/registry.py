@@ -264,6 +264,8 @@ class TableEffective:
     state: str
     problem: Problem | None = None
     ignored_columns: tuple[str, ...] = ()
+    #: that its policy lets be ordered for rows that the log does not hold
+    most_rereads_per_hour: int = 0
 
 
 @dataclass(frozen=True, slots=True)

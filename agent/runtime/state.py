@@ -16,6 +16,7 @@ from menura.v1 import config_pb2
 from agent.positions import Position
 from agent.settings import SourceConfig
 from agent.table_positions import Table
+from agent.unlogged import UnloggedChanges
 from agent.veto.policy import Request
 
 TableStates = Mapping[Table, tuple[config_pb2.TableState.State, MenuraError | None]]
@@ -269,10 +270,15 @@ class SourceState:
             table=config_pb2.TableName(database=database, table=name),
             state=state,
             ignored_columns=sorted(self._config.filter.told_columns(table)),
+            most_rereads_per_hour=self._most_rereads_per_hour(table),
         )
         if error is not None:
             shown.error.CopyFrom(as_message(error))
         return shown
+
+    def _most_rereads_per_hour(self, table: Table) -> int:
+        is_reread = self._config.unlogged.of(*table) is UnloggedChanges.REREAD
+        return self._config.dump.max_rereads_per_hour if is_reread else 0
 
     def read_is(self, position: Position, commit_us: int) -> None:
         """The position read last and the commit time of its last transaction (0: not known)."""

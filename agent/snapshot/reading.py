@@ -6,7 +6,7 @@ read. Nothing is durable.
 Of a verification the rows go no further than `digest`. It goes by ranges of the key's first columns, as far as the lake
 orders them as the source does; a chunk then ends with all rows that are equal in them. A table without such a column is
 read in one snapshot, as a chunk that is the whole table. So is one of which a chunk has shown rows without a place in
-the lake's order, as MySQL's 0000-00-00, from the next verification on, until the agent ends.
+the lake's order, as a date of no calendar, from the next verification on, until the agent ends.
 
 The table is looked at behind the low watermark. Had an ALTER come between the two, its event in the stream has a number
 above the chunk's, and the chunk does not count; so it does not matter which of both definitions was found.

@@ -11,6 +11,7 @@ from typing import Any
 from menura.bounds import clean_int64, clean_text
 from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, tuple_, update
 
+from controlplane_api import rereads
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.identity import audit
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
@@ -129,10 +130,15 @@ def record_effective(
     source_id: int,
     tables: Sequence[TableEffective],
     problem: Problem | None,
+    at_us: int,
     other_server: OtherServerSeen | None = None,
     warnings: Sequence[Problem] = (),
 ) -> None:
-    """What the agent does about the desired tables. The source's row is locked."""
+    """What the agent does about the desired tables. The source's row is locked.
+
+    A table of which columns were ignored, and are not any more, lacks their values in the rows that it has: that is
+    noted, and a re-read ordered, with the report, so that no kill between the two loses it.
+    """
     offered = None if other_server is None else asdict(other_server)
     told = [problem_document(warning) for warning in warnings]
     connection.execute(
@@ -145,7 +151,7 @@ def record_effective(
         for row in connection.execute(
             select(
                 SourceTable.database, SourceTable.name, Sync.table_id, Sync.state, Sync.problem,
-                Sync.ignored_columns,
+                Sync.ignored_columns, Sync.start,
             )
             .join_from(Sync, SourceTable)
             .where(Sync.source_id == source_id, *ASKED_OF_AGENT)
@@ -158,6 +164,20 @@ def record_effective(
     ]
     if changed:
         connection.execute(_UPDATE_EFFECTIVE, changed)
+    named = [(stored.get((table.database, table.table)), table) for table in tables]
+    widened = {
+        row.table_id: (columns, table.most_rereads_per_hour)
+        for row, table in named
+        if row and row.start is None and (columns := _ignored_no_more(row, table))
+    }
+    rereads.note_widened(connection, source_id, widened, at_us)
+
+
+def _ignored_no_more(row: AnyRow, table: TableEffective) -> set[str]:
+    """Folded, as names of columns compare. A denied table says nothing of its columns, nor does a word of later."""
+    if _STATES.get(table.state, State.DENIED) is State.DENIED:
+        return set()
+    return {column.casefold() for column in row.ignored_columns} - {each.casefold() for each in table.ignored_columns}
 
 
 _UPDATE_EFFECTIVE = (
@@ -253,7 +273,8 @@ def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | No
     state = _STATES.get(table.state)
     if state is None:  # a newer agent's word: what is known stays
         return None
-    to = (state, problem_document(table.problem), list(table.ignored_columns))
+    ignored = row.ignored_columns if state is State.DENIED else list(table.ignored_columns)
+    to = (state, problem_document(table.problem), ignored)
     if (row.state, row.problem, row.ignored_columns) == to:
         return None
     return {"of_table": row.table_id, "to_state": to[0], "to_problem": to[1], "to_ignored_columns": to[2]}

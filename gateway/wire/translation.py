@@ -139,6 +139,7 @@ def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
             state=known[table.state].name if table.state in known else "STATE_UNSPECIFIED",
             problem=optional_problem(table, at_us),
             ignored_columns=tuple(clean_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
+            most_rereads_per_hour=table.most_rereads_per_hour,
         )
         for table in state.tables
     ]

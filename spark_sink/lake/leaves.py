@@ -247,8 +247,8 @@ def _between(columns: Sequence[_Column], lower: Key, upper: Key) -> str:
 def _above(columns: Sequence[_Column], bound: Key) -> str:
     """SQL: the key is greater.
 
-    >>> _above([("a", "integer", pa.int64()), ("b", "date", pa.date32())], (1, 0))
-    '("a" > 1 OR ("a" = 1 AND ("b" > CAST(\'1970-01-01\' AS DATE))))'
+    >>> print(_above([("a", "integer", pa.int64()), ("b", "date", pa.date32())], (1, 0)))
+    ("a" > 1 OR ("a" = 1 AND ("b" > CAST('1970-01-01' AS DATE))))
     """
     (name, kind, type_), place = columns[0], quoted(columns[0][0])
     limit = _sql(name, kind, bound[0], type_)

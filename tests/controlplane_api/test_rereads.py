@@ -14,11 +14,20 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.rereads import KEPT_CAUSES, KEPT_DUMPS, PROMPT_REREADS
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import stop_tables
-from gateway.registry import DumpPlanned, KeyRange
+from gateway.registry import DumpPlanned, KeyRange, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.dump_facts import BROKEN, Log, begin, command, dump
 from tests.controlplane_api.facts import KEY, LANDING, T0, dump_event, started, unlogged
-from tests.controlplane_api.reread_facts import WHOLE_KEY, dumped, note, ordered, streaming, sync_of
+from tests.controlplane_api.reread_facts import (
+    WHOLE_KEY,
+    done,
+    dumped,
+    note,
+    ordered,
+    running_dump,
+    streaming,
+    sync_of,
+)
 
 SHORT = DumpPlanned(("id",), (KeyRange(0, "", ""),), 10, 500, 60, 3_600, "")
 
@@ -282,3 +291,52 @@ def test_a_stream_when_a_table_has_a_note_or_a_dump_is_told_from_where(
     assert told() == (11, 21)
     log.cut(facts.chunk("orders", uuid, 1, "", "", last=True), dump_event("orders", 22, "DUMPED", uuid, 21))
     assert told() == (0, 0)
+
+
+def effective(registry: SqlRegistry, *ignored: str, state: str = "STREAMING", most: int = 12) -> None:
+    table = TableEffective("shop", "orders", state, None, ignored, most)
+    registry.record_effective(KEY, registry.desired(KEY).generation, [table], None, T0)
+
+
+def test_a_column_when_the_filter_leaves_it_out_no_more_then_the_table_is_read_again_once(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 10, "", reread=False))
+    effective(registry, "NOTE", "gone long ago")
+    effective(registry, "NOTE")
+    assert note(database) is None, "no column of the table comes that did not"
+    effective(registry)
+    effective(registry)
+    held = note(database)
+    assert held is not None
+    (cause,) = held["causes"]
+    assert (cause["gsn"], held["most_per_hour"]) == (20, 12) and "left out note until here" in cause["why"]
+    (uuid,) = ordered(registry)
+    dumped(log, uuid, 30)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_column_when_it_comes_while_a_dump_runs_that_began_without_it_then_another_dump_brings_it(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    effective(registry, "note")
+    mine = running_dump(log, database)
+    effective(registry)
+    assert ordered(registry) == [mine]
+    done(log, mine, 30)
+    (again,) = ordered(registry)
+    assert again != mine
+
+
+def test_a_column_when_its_table_is_denied_or_its_policy_is_to_note_then_none_is_read_again_without_need(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 10, "", reread=False))
+    effective(registry, "note")
+    effective(registry, state="DENIED")
+    effective(registry, state="A_NEWER_WORD")
+    assert note(database) is None and sync_of(database)["ignored_columns"] == ["note"]
+    effective(registry, most=0)
+    held = note(database)
+    assert held is not None and not held["reread"], "told, and none is ordered"
+    assert ordered(registry) == []
