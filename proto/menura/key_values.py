@@ -18,8 +18,8 @@ text            texts whose collation compares UTF-8 as binary does; UUIDs  the 
 
 So values of one kind compare as Python compares int or str. A kind names what a number means: a range of days is no
 range of integers, should a key's type be altered between a verdict and its repair. Not of any kind are floats (which
-zero is the lesser, and where is NaN), texts of every other collation, ENUM, SET, times of day, addresses, and UUIDs that
-a server orders by other parts first.
+zero is the lesser, and where is NaN), texts of every other collation, ENUM, SET, times of day, addresses, and UUIDs
+that a server orders by other parts first.
 
 A bound's date or time is of the years 1 to 9999, since no other one can be written in every SQL. A row beyond these is
 inside a range as any other row is; but no range ends with it.
