@@ -100,7 +100,8 @@ def note_widened(
         of_part = Sync.table_id.in_(list(widened)[begin : begin + LOOKUP_ROWS])
         for row in connection.execute(_COLUMNS_OF_SYNC.where(of_part)).all():
             folded, most_per_hour = widened[row.table_id]
-            names = [str(column["name"]) for column in row.columns if str(column["name"]).casefold() in folded]
+            there = [str(column["name"]) for column in row.columns]  # none: they are not known
+            names = [name for name in there if name.casefold() in folded] if there else sorted(folded)
             if not names or end is None:
                 continue
             why = (

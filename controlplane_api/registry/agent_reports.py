@@ -174,10 +174,15 @@ def record_effective(
 
 
 def _ignored_no_more(row: AnyRow, table: TableEffective) -> set[str]:
-    """Folded, as names of columns compare. A denied table says nothing of its columns, nor does a word of later."""
-    if _STATES.get(table.state, State.DENIED) is State.DENIED:
+    """Folded, as names of columns compare."""
+    if not _tells_columns(table):
         return set()
     return {column.casefold() for column in row.ignored_columns} - {each.casefold() for each in table.ignored_columns}
+
+
+def _tells_columns(table: TableEffective) -> bool:
+    """Not a denied table; and before its log is read an agent does not know all that it ignores."""
+    return _STATES.get(table.state) in (State.STREAMING, State.CATCHING_UP)
 
 
 _UPDATE_EFFECTIVE = (
@@ -273,7 +278,7 @@ def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | No
     state = _STATES.get(table.state)
     if state is None:  # a newer agent's word: what is known stays
         return None
-    ignored = row.ignored_columns if state is State.DENIED else list(table.ignored_columns)
+    ignored = list(table.ignored_columns) if _tells_columns(table) or not row.ignored_columns else row.ignored_columns
     to = (state, problem_document(table.problem), ignored)
     if (row.state, row.problem, row.ignored_columns) == to:
         return None

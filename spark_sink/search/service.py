@@ -84,6 +84,8 @@ class SearchService:
         self._threads = ThreadPoolExecutor(most_at_once, thread_name_prefix="search")
         self._lags = Lags()
         self._late: set[asyncio.Task[None]] = set()
+        #: tables whose changes are read now
+        self._looked_at: set[TableId] = set()
         self._pulse = Pulse("the event loop")
         #: questions that have a turn
         self.running = 0
@@ -111,8 +113,15 @@ class SearchService:
         return await self._in_turn(lambda: self._found(question))
 
     async def _changes(self, body: bytes) -> bytes:
+        """At once of a table one, and of all half of the turns: a store that is slow leaves the rest to searches."""
         asked = OfChanges.read(body)
-        return await self._in_turn(lambda: self._changed(asked))
+        if asked.table in self._looked_at or len(self._looked_at) >= max(1, self._most_at_once // 2):
+            raise SearchBusy("reading recent changes", "others read them", remedy="Repeat it in a second")
+        self._looked_at.add(asked.table)
+        try:
+            return await self._in_turn(lambda: self._changed(asked))
+        finally:
+            self._looked_at.discard(asked.table)
 
     def _changed(self, asked: OfChanges) -> bytes:
         if self._lake is None:

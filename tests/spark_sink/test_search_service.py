@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import pyarrow as pa
 import pytest
 
 from spark_sink.errors import TableNotInLake
-from spark_sink.search import lag
+from spark_sink.export.rows import Shape
+from spark_sink.search import lag, service
 from spark_sink.search.index import TABLE_FILE
 from spark_sink.search.index_query import FolderIndex
 from spark_sink.search.lag import Lags, SourceSeen
 from spark_sink.search.questions import MAX_BODY_BYTES, MOST_ROW_BYTES, MOST_VALUE_CHARS
-from spark_sink.search.recent_changes import MOST_CHANGES
+from spark_sink.search.recent_changes import MOST_CHANGES, RecentChanges
 from spark_sink.search.searching import open_search
 from spark_sink.search.service import SearchService
 from spark_sink.work import TableId
-from tests.spark_sink.landing import Table, delete, insert, table_id, truncate, update
+from tests.spark_sink.landing import Chunk, Table, delete, insert, table_id, truncate, update
 from tests.spark_sink.search_shop import LAST_ID, ORDERS, ORDERS_ID, VIEW_ID, Shop, answering, joined, order
 from tests.stack import http_client, wait_for
 
@@ -302,8 +304,8 @@ def test_a_lag_when_many_ask_for_it_then_the_lake_is_read_once_and_its_last_answ
 @pytest.fixture
 def lake_client(shop: Shop) -> Iterator[httpx.Client]:
     """Of a service that knows the lake."""
-    service = SearchService(shop.indexes, str(shop.lake.folder), timeout_seconds=300)
-    with answering(service) as url, http_client(url) as client:
+    running = SearchService(shop.indexes, str(shop.lake.folder), timeout_seconds=300)
+    with answering(running) as url, http_client(url) as client:
         yield client
 
 
@@ -381,3 +383,45 @@ def test_changes_when_a_file_of_the_lake_is_gone_then_the_store_is_named_and_the
     for file in away:
         file.rename(file.with_suffix(".parquet"))
     assert changes(lake_client)["changes"]
+
+
+def test_changes_when_a_dumps_rows_share_one_number_then_no_more_are_read_than_are_shown(
+    shop: Shop, lake_client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    real = Shape.rows
+    monkeypatch.setattr(Shape, "rows", lambda shape, found: read.append(found.num_rows) or real(shape, found))
+    shop.cut((ORDERS, [insert(**order(41))]))
+    shop.cut(Chunk(ORDERS, [order(number) for number in range(1, 2_000)], shop.lake.writer.last_gsns["acme", "shop"]))
+    shop.cut((ORDERS, [insert(**order(5_000))]))
+    read.clear()
+    newest, *dumped = changes(lake_client, limit=5)["changes"]
+    assert newest["key"] == {"id": "5000"} and [each["op"] for each in dumped] == ["r"] * 4
+    assert sum(read) == 10
+
+
+def test_changes_when_the_lake_does_not_answer_then_half_of_the_turns_are_left_to_searches(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, entered = threading.Event(), threading.Semaphore(0)
+
+    def slow(_lake: str, _table: TableId, _most: int) -> RecentChanges:
+        entered.release()
+        go_on.wait()
+        return RecentChanges(1, [])
+
+    monkeypatch.setattr(service, "recent_changes", slow)
+    running = SearchService(shop.indexes, str(shop.lake.folder), most_at_once=4, timeout_seconds=300)
+    with answering(running) as url, http_client(url) as client, ThreadPoolExecutor() as pool:
+        asked = [
+            pool.submit(client.post, "/v1/changes", json={**OF_ORDERS, "table": name}) for name in ("orders", "items")
+        ]
+        for _ in asked:
+            entered.acquire()
+        for name in ("orders", "others"):
+            answer = client.post("/v1/changes", json={**OF_ORDERS, "table": name})
+            assert refused(answer) == (503, "SEARCH_BUSY")
+        assert found(client, text="bicycle")["total"] > 0
+        go_on.set()
+        assert [each.result().status_code for each in asked] == [200, 200]
+        assert client.post("/v1/changes", json=OF_ORDERS).status_code == 200
