@@ -42,8 +42,7 @@ def close(plan: Plan, inputs: Mapping[InputName, OpenInput], slices: Mapping[str
     for each in plan.inputs[1:]:
         found, change = inputs[each.name], slices[each.alias]
         wanted = _looked_up(each, [old[each.parent], new[each.parent]], found)
-        unchanged = _without(wanted, change.keys, found.key)
-        rows = found.with_keys(unchanged, each.columns, found.key)
+        rows = _without(found.with_keys(wanted, each.columns, wanted.column_names), change.keys, found.key)
         old[each.alias] = pa.concat_tables([rows, change.old])
         new[each.alias] = pa.concat_tables([rows, change.new])
     return Closure(old, new)
@@ -98,8 +97,4 @@ def _once(rows: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _without(rows: pa.Table, gone: pa.Table, key: list[str]) -> pa.Table:
-    return (
-        without_keys(rows, gone, key)
-        if rows.num_rows and gone.num_rows and set(key) <= set(rows.column_names)
-        else rows
-    )
+    return without_keys(rows, gone, key) if rows.num_rows and gone.num_rows else rows

@@ -106,6 +106,33 @@ def test_a_change_of_a_joined_row_when_it_is_looked_up_then_only_rows_that_look_
     assert {row["_position"] for row in changed} == {"crm:2 shop:1"}
 
 
+def test_a_joined_row_when_a_part_of_its_key_is_a_literal_then_its_changes_are_followed(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    titles = Table("people", {**PEOPLE.columns, "country": pa.string()}, key=("id", "country"), database="app")
+    world.want(
+        joined=lambda named: (
+            f"SELECT o.id, p.name FROM {named('orders')} o"
+            f" LEFT JOIN {named('people')} p ON p.id = o.person AND p.country = 'de'"
+        )
+    )
+    people: list[Values] = [{"id": key, "name": "ann", "country": country} for key in (1, 2) for country in ("de", "fr")]
+    orders = [_order(each, person=1 + each % 3) for each in range(10)]
+    world.writer.cut((titles, [insert(**each) for each in people]), source="crm")
+    world.writer.cut((ORDERS, [insert(**each) for each in orders]), source="shop")
+    world.rows["orders"] = {each["id"]: each for each in orders}
+    world.rows["people"] = dict(enumerate(people))
+    world.apply()
+    world.sink.turn()
+    world.check()
+    for place, changed in ((0, {"name": "bo"}), (1, {"name": "bo"}), (2, {"country": "it"})):
+        after = {**people[place], **changed}
+        world.writer.cut((titles, [update(people[place], after)]), source="crm")
+        world.rows["people"][place] = after
+        world.apply()
+        world.sink.turn()
+        world.check()
+
+
 def _order(key: int, **own: object) -> dict[str, object]:
     return {"id": key, "person": None, "qty": 1, "total": None, "note": None, "day": None, **own}
 
