@@ -117,9 +117,9 @@ bench-verify: ## CPU of a verification at the agent and in the sink, into build/
 	@$(PYTHON) -m tests.bench.verify --rows $(or $(ROWS),2000000)
 
 .PHONY: views
-views: ## generated views under random changes, against Spark SQL after each batch (VIEWS=200 BATCHES=50 FIRST=1)
+views: ## generated views under random changes, against Spark SQL after each batch (VIEWS=200 BATCHES=50 FIRST=1; STORES=no: tables are scanned)
 	@.ci/setup environment jars
-	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1)
+	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1) $(if $(filter no,$(STORES)),--without-stores)
 
 .PHONY: bench-views
 bench-views: ## CPU of 10,000 changes in a view of ROWS x ROWS, beside Spark SQL, into build/bench-views.json (ROWS=1000000)

@@ -52,6 +52,7 @@ from spark_sink.lake.tail import MERGE_SECONDS, Waiting
 from spark_sink.landed.storage import use_options
 from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
+from spark_sink.views.store_folders import default_folder
 
 WAIT_SECONDS = 1
 #: a batch in progress may end within this time after a stop; then it is broken off, and replayed at the next start
@@ -387,6 +388,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         table_options=table_options,
         table_folders=table_folders,
         views=str(arguments.views or ""),
+        view_stores=arguments.view_stores and str(Path(arguments.view_stores).absolute()),
     )
 
 
@@ -496,6 +498,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         type=Path,
         help="definitions of views, a JSON document that is read again when it changes; without it the control plane's",
+    )
+    running.add_argument(
+        "--view-stores",
+        metavar="FOLDER",
+        default=default_folder(),
+        help="folder on each machine's own disk for copies of views' large tables, by key, which are made again from"
+        " the lake when they are lost; '': views scan their tables (default: menura-view-stores-UID among temporary"
+        " files)",
     )
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(

@@ -58,10 +58,18 @@ def open_rows(lake: str, table: TableId, cut: int | None = None) -> Rows:
 
 def rows_of_versions(lake: str, table: TableId, changelog_version: int, current_version: int) -> Rows:
     """The rows of two versions that belong together. Raises `TableNotInLake`; DeltaError where a version is gone."""
+    log, current = opened_versions(lake, table, changelog_version, current_version)
+    return rows_of(table, current, log)
+
+
+def opened_versions(
+    lake: str, table: TableId, changelog_version: int, current_version: int
+) -> tuple[DeltaTable, DeltaTable]:
+    """Changelog and current state. Raises `TableNotInLake`; DeltaError where a version is gone."""
     log, current = (opened(lake, table, kind) for kind in (CHANGELOG, CURRENT))
     log.load_as_version(changelog_version)
     current.load_as_version(current_version)
-    return rows_of(table, current, log)
+    return log, current
 
 
 def current_state(lake: str, table: TableId, cut: int | None = None, *, with_deleted: bool = False) -> pa.Table:

@@ -35,3 +35,5 @@ class SinkSettings:
     table_folders: FolderRules = DEFAULT_FOLDERS
     #: file with the definitions of views; '': there are none
     views: str = ""
+    #: folder on each machine where views' rows may be looked up; '': their tables are scanned
+    view_stores: str = ""

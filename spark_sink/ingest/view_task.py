@@ -19,6 +19,7 @@ from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
 from spark_sink.lake.retention import clean, is_due
 from spark_sink.lake.tail import Waiting
 from spark_sink.views.maintain import ViewVersion, ViewWork, follow, view_table_id
+from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
 logger = logging.getLogger("menura.sink")
@@ -48,6 +49,8 @@ class ViewSettings:
     keep_hours: int
     #: the driver's, with its secrets
     storage: StorageOptions = field(default_factory=StorageOptions)
+    #: None: tables are scanned
+    stores: StoreSettings | None = None
 
 
 def spark_run(session: SparkSession, settings: ViewSettings) -> Run:
@@ -74,7 +77,7 @@ def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator
 def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
     name = (work.definition.tenant, work.definition.name)
     try:
-        version = follow(settings.lake, work, settings.waiting)
+        version = follow(settings.lake, work, settings.waiting, settings.stores)
         _clean(settings, view_table_id(*name), version)
     except MenuraError as stop:
         return ViewOutcome(*name, None, stop.code, str(stop))

@@ -13,7 +13,7 @@ a pause that grows; so is one whose inputs are not there, are being dumped, or h
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from spark_sink.lake.tail import AT_ONCE
 from spark_sink.reading_at import lake_at
 from spark_sink.views.inputs import InputAt
 from spark_sink.views.maintain import ViewVersion, ViewWork, view_table_id
+from spark_sink.views.store_folders import StoreSettings, remove_others
 from spark_sink.work import CutSeen, Outcome, Result, TableId
 
 FIRST_PAUSE_SECONDS = 15.0
@@ -68,6 +69,8 @@ ViewName = tuple[str, str]
 
 
 Tell = Callable[[tuple[ViewState, ...]], None]
+#: is told which views there are, all of them, when others are wanted than before
+Keep = Callable[[Collection[ViewName]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,14 @@ class Views:
         lock: AbstractContextManager[object],
         tell: Tell = lambda _states: None,
         file: ViewsFile | None = None,
+        keep: Keep = lambda _views: None,
     ) -> None:
         self._lake = lake
         self._records = records
         self._run = run
         self._lock = lock
-        self._wanted: tuple[ViewDefinition, ...] = ()
+        #: None: nobody has said yet
+        self._wanted: tuple[ViewDefinition, ...] | None = None
         self._standings: dict[ViewName, _Standing] = {}
         self._round = -1
         self._moved = threading.Condition()
@@ -119,6 +124,8 @@ class Views:
         self._thread: threading.Thread | None = None
         self._file = file
         self._tell = tell
+        self._keep = keep
+        self._kept: Collection[ViewName] | None = None
 
     def want(self, definitions: Sequence[ViewDefinition]) -> None:
         """All of the views that there shall be; from any thread."""
@@ -183,7 +190,11 @@ class Views:
     def turn(self) -> None:
         """Give each view that can have one its next version."""
         with self._moved:
-            wanted = {(each.tenant, each.name): each for each in self._wanted}
+            wanted = {(each.tenant, each.name): each for each in self._wanted or ()}
+            is_told = self._wanted is not None
+        if is_told and wanted.keys() != self._kept:
+            self._kept = frozenset(wanted)
+            self._keep(self._kept)
         self._standings = {name: each for name, each in self._standings.items() if name in wanted}
         reads: dict[ViewName, tuple[InputName, ...]] = {}
         for name, definition in wanted.items():
@@ -337,9 +348,15 @@ def views_of(
 ) -> Views:
     """Those of a sink, whose turns are Spark's tasks."""
     waiting = AT_ONCE if settings.available_now else settings.waiting
-    run = spark_run(session, ViewSettings(settings.lake, waiting, settings.keep_hours))
+    stores = StoreSettings(settings.view_stores) if settings.view_stores else None
+    run = spark_run(session, ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores))
     file = ViewsFile(Path(settings.views)) if settings.views else None
-    return Views(settings.lake, records, run, lock, tell, file)
+
+    def keep(views: Collection[ViewName]) -> None:
+        if stores is not None:
+            remove_others(stores, settings.lake, views)
+
+    return Views(settings.lake, records, run, lock, tell, file, keep)
 
 
 def _is_again(held: _Standing, now: float) -> bool:

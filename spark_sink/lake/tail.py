@@ -290,6 +290,13 @@ def _without(rows: pa.Table, match: Sequence[str], first: pa.Array, changed: set
     return rows.filter(pc.replace_with_mask(kept, near.combine_chunks(), pc.invert(gone)))
 
 
+def progress_of(table: TableId, current: DeltaTable, changelog: DeltaTable | None) -> Progress:
+    """That of `rows_of`, without its rows."""
+    merged = read_progress(current, table.application)
+    tail = read_tail(changelog, table.application, merged)
+    return merged if tail is None else tail.progress
+
+
 def rows_of(table: TableId, current: DeltaTable, changelog: DeltaTable | None) -> Rows:
     """Of a changelog that was opened before the current state, or of versions that belong together."""
     merged = read_progress(current, table.application)

@@ -14,26 +14,24 @@ from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from menura.change_batch import CHANGE_TYPE, GSN, TRANSACTION_ID, ChangeType
 from menura.views.definition import Column, InputName, Shape
 
 from spark_sink.errors import SinkError
 from spark_sink.lake.changelog_retention import read_kept
-from spark_sink.lake.delta_table import Layout, open_table, quoted, read_layout, scan
+from spark_sink.lake.delta_table import Layout, quoted, read_layout, scan, schema_of
 from spark_sink.lake.key_bounds import key_bounds
 from spark_sink.lake.logged_changes import TRUNCATE, LoggedChanges
 from spark_sink.lake.net_effect import DELETED, in_order
 from spark_sink.lake.partial_rows import has_partial
-from spark_sink.lake.table_folders import table_folder
-from spark_sink.lake.tail import Rows
+from spark_sink.lake.tail import Rows, progress_of, rows_of
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landed_file import OWN_PREFIX
-from spark_sink.reading import rows_of_versions
+from spark_sink.reading import opened_versions, rows_of_versions
 from spark_sink.views.engine import engine
 from spark_sink.views.queries import same_key
-from spark_sink.work import CHANGELOG, TableId
+from spark_sink.work import TableId
 
 #: of one table between two versions of a view; beyond, the view is compared as a whole
 MOST_CHANGES = 1_000_000
@@ -82,19 +80,28 @@ class OpenInput:
     def __init__(self, lake: str, at: InputAt) -> None:
         self.at = at
         self._lake = lake
-        self.rows: Rows = rows_of_versions(lake, at.table, at.changelog_version, at.current_version)
-        self.layout: Layout = read_layout(self.rows.current)
+        self.changelog, self.current = opened_versions(lake, at.table, at.changelog_version, at.current_version)
+        self.layout: Layout = read_layout(self.current)
+        self.schema = schema_of(self.current)
+        self._slices: dict[tuple[int, tuple[str, ...]], Slice] = {}
 
     @cached_property
-    def changelog(self) -> DeltaTable:
-        found = open_table(f"{table_folder(self._lake, self.at.table)}/{CHANGELOG}")
-        assert found is not None
-        found.load_as_version(self.at.changelog_version)
-        return found
+    def rows(self) -> Rows:
+        return rows_of(self.at.table, self.current, self.changelog)
+
+    @cached_property
+    def merged_rows(self) -> int:
+        """How many the current state has without its tail; 0 where its files do not say."""
+        return int(pc.sum(pa.table(self.current.get_add_actions())["num_records"]).as_py() or 0)
+
+    @property
+    def identity(self) -> str:
+        """Of the two Delta tables, which others that are made in their place do not have."""
+        return f"{self.changelog.metadata().id} {self.current.metadata().id}"
 
     @cached_property
     def shape(self) -> Shape:
-        return shape_of(self.rows.schema, self.layout)
+        return shape_of(self.schema, self.layout)
 
     @cached_property
     def key(self) -> list[str]:
@@ -103,12 +110,11 @@ class OpenInput:
     @cached_property
     def mark(self) -> Mark:
         application = self.at.table.application
-        current = self.rows.current
-        said = [current.transaction_version(f"{application}/{name}") for name in _MARKS]
-        facts = (self.layout.columns, self.layout.key, self.layout.row_end, [str(f) for f in self.rows.schema], said)
+        said = [self.current.transaction_version(f"{application}/{name}") for name in _MARKS]
+        facts = (self.layout.columns, self.layout.key, self.layout.row_end, [str(f) for f in self.schema], said)
         digest = hashlib.sha256(repr(facts).encode()).digest()
         return Mark(
-            self.rows.progress.gsn,
+            progress_of(self.at.table, self.current, self.changelog).gsn,
             int.from_bytes(digest[:7], "big"),
             self.at.changelog_version,
             self.at.current_version,
@@ -116,7 +122,7 @@ class OpenInput:
 
     def all_rows(self, columns: Sequence[str]) -> pa.RecordBatchReader:
         """Each row's columns, to be read once."""
-        schema = pa.schema([self.rows.schema.field(name) for name in columns])
+        schema = pa.schema([self.schema.field(name) for name in columns])
         batches = (batch for rows in self.rows.tables(columns) for batch in rows.to_batches())
         return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -126,16 +132,22 @@ class OpenInput:
 
     def changes(self, before: Mark, columns: Sequence[str]) -> Slice:
         """What changed since; raises `Irregular`."""
+        of = (before.gsn, tuple(columns))
+        if of not in self._slices:
+            self._slices[of] = self._changes(before, columns)
+        return self._slices[of]
+
+    def _changes(self, before: Mark, columns: Sequence[str]) -> Slice:
         if self.mark.state != before.state:
             raise Irregular("its definition changed, or a dump or a repair brought rows")
         if self.mark.gsn < before.gsn:
             raise Irregular("it is another copy, and not as far")
-        schema = pa.schema([self.rows.schema.field(name) for name in columns])
+        schema = pa.schema([self.schema.field(name) for name in columns])
         nothing = schema.empty_table()
         if self.mark.gsn == before.gsn:
             return Slice(nothing.select(self.key), nothing, nothing)
         self._check(before.gsn)
-        logged = LoggedChanges(self.changelog, self.layout, self.rows.schema, self.mark.gsn)
+        logged = LoggedChanges(self.changelog, self.layout, self.schema, self.mark.gsn)
         rows = logged.all_rows(before.gsn)
         keys = rows.select(self.key).group_by(self.key).aggregate([])
         if has_partial(rows):
@@ -187,10 +199,25 @@ def rows_with_keys(
         return rows.filter(pc.is_in(rows[on[0]], first, skip_nulls=not null_is_key))
 
     found = pa.concat_tables([schema.empty_table(), *held.tables(chosen, skipping, only=near)])
-    return (_semi_joined(found, keys, on) if len(on) > 1 else found).select(list(columns))
+    return _semi_joined(found, keys, on).select(list(columns))
+
+
+def having_keys(rows: pa.Table, keys: pa.Table, on: Sequence[str]) -> pa.Table:
+    """Those of a few rows; null is no key."""
+    whole = keys.drop_null()
+    return _semi_joined(rows.filter(pc.is_in(rows[on[0]], whole[on[0]].combine_chunks())), whole, on)
+
+
+def first_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Of rows of one key the first."""
+    numbered = rows.select(list(key)).append_column(_ORDER, pa.arange(0, rows.num_rows, 1))
+    return rows.take(numbered.group_by(list(key)).aggregate([(_ORDER, "min")])[f"{_ORDER}_min"])
 
 
 def _semi_joined(rows: pa.Table, keys: pa.Table, on: Sequence[str]) -> pa.Table:
+    """Of rows whose first column has one of the keys' values."""
+    if len(on) == 1:
+        return rows
     with engine() as sql:
         sql.put("r", rows)
         sql.put("k", keys)

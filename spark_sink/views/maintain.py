@@ -27,6 +27,8 @@ from spark_sink.views import queries
 from spark_sink.views.closure import close
 from spark_sink.views.engine import Engine, engine, put_all
 from spark_sink.views.inputs import InputAt, Irregular, Mark, OpenInput, rows_with_keys
+from spark_sink.views.look_ups import LookUps
+from spark_sink.views.store_folders import StoreSettings, stores_of
 from spark_sink.views.view_table import Reached, ViewShape, ViewTable
 from spark_sink.work import TableId
 
@@ -68,8 +70,10 @@ def view_table_id(tenant: str, name: str) -> TableId:
     return TableId(tenant, VIEW_SOURCE, VIEW_DATABASE, name)
 
 
-def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE) -> ViewVersion:
-    """Raises `ViewRefused`, `ViewStopped`; OSError, DeltaError where the storage fails."""
+def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE, stores: StoreSettings | None = None) -> ViewVersion:
+    """`stores`: where rows may be looked up; None: tables are scanned.
+
+    Raises `ViewRefused`, `ViewStopped`; OSError, DeltaError where the storage fails."""
     table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name))
     opened = table.versions
     inputs = {each.name: OpenInput(lake, each) for each in work.inputs}
@@ -86,11 +90,15 @@ def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE) -> ViewVersion
     if reached is not None and reached.digest == digest and _same(reached, marks):
         return _version(table, reached, None, waiting, opened)
     after = Reached(table.last_version + 1, table.highest_gsn, digest, marks, work.cuts)
-    turn = _Turn(plan, shape, table, inputs)
-    with engine() as sql:
+    view = (work.definition.tenant, work.definition.name)
+    with engine() as sql, stores_of(stores, lake, view) as folder:
+        look_ups = LookUps(sql, plan, inputs, stores, folder)
+        turn = _Turn(plan, shape, table, inputs, look_ups)
         count, whole = turn.take(sql, reached if reached is not None and reached.digest == digest else None, after)
-    after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
-    return _version(table, after, count, waiting, opened, whole)
+        after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
+        version = _version(table, after, count, waiting, opened, whole)
+        look_ups.keep_up()
+    return version
 
 
 def _same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:
@@ -117,11 +125,19 @@ def _shape(plan: Plan) -> ViewShape:
 class _Turn:
     """What one version needs to know."""
 
-    def __init__(self, plan: Plan, shape: ViewShape, table: ViewTable, inputs: Mapping[InputName, OpenInput]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        shape: ViewShape,
+        table: ViewTable,
+        inputs: Mapping[InputName, OpenInput],
+        look_ups: LookUps,
+    ) -> None:
         self.plan = plan
         self.shape = shape
         self.table = table
         self.inputs = inputs
+        self.look_ups = look_ups
 
     def take(self, sql: Engine, before: Reached | None, after: Reached) -> tuple[int, str]:
         """Commit a version; gives how many rows its changes have, and why all was computed."""
@@ -141,7 +157,7 @@ class _Turn:
         slices = {
             each.alias: self.inputs[each.name].changes(before.inputs[each.name], each.columns) for each in plan.inputs
         }
-        found = close(plan, self.inputs, slices)
+        found = close(plan, self.look_ups.since(before.inputs), slices)
         for name, tables in (("_old", found.old), ("_new", found.new)):
             put_all(sql, tables)
             sql.keep(name, queries.row_query(plan))

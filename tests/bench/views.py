@@ -40,6 +40,7 @@ from spark_sink.reading import current_state_frame, open_rows
 from spark_sink.spark import start_session
 from spark_sink.views.inputs import InputAt
 from spark_sink.views.maintain import ViewWork, follow, view_table_id
+from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 from tests.servers import ROOT
 
@@ -198,19 +199,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-views", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--without-spark", action="store_true")
+    parser.add_argument("--without-stores", action="store_true", help="scan tables of any size")
     chosen = parser.parse_args()
     choose = random.Random(1)
-    with tempfile.TemporaryDirectory(prefix="menura-bench-views-", dir=os.environ.get("MENURA_BENCH_FOLDER")) as lake:
+    with tempfile.TemporaryDirectory(prefix="menura-bench-views-", dir=os.environ.get("MENURA_BENCH_FOLDER")) as folder:
+        lake = f"{folder}/lake"
         tables = sources(lake, chosen.rows)
         for each in tables:
             each.load(choose)
         held = [Held(each) for each in tables]
         definition = ViewDefinition("acme", "bench", SQL)
+        stores = None if chosen.without_stores else StoreSettings(f"{folder}/stores")
 
         def turn(cut: int) -> object:
-            return follow(
-                lake, ViewWork(definition, tuple(each.at() for each in tables), (ViewCut("shop", cut, 0),)), WAITS
-            )
+            work = ViewWork(definition, tuple(each.at() for each in tables), (ViewCut("shop", cut, 0),))
+            return follow(lake, work, WAITS, stores)
 
         built = measured(lambda: turn(1), time.process_time)
         logged, readable = [], []

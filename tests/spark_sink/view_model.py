@@ -30,6 +30,7 @@ from spark_sink.landed.lake_schema import lake_type
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
 from spark_sink.views.maintain import view_table_id
+from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CutSeen, EventSeen, split_rows
 from tests.spark_sink.landing import Change, Table, Values, Writer, apply_entries, delete, insert, truncate, update
 
@@ -67,6 +68,8 @@ class World:
     folder: Path
     seed: int
     waiting: Waiting = AT_ONCE
+    #: in stores, of tables of any size
+    stores: bool = True
     rows: dict[str, dict[object, Values]] = field(default_factory=lambda: {name: {} for name in TABLES})
     views: dict[str, Callable[[Named], str]] = field(default_factory=dict)
     followed: int = 0
@@ -80,7 +83,8 @@ class World:
 
     def new_sink(self) -> Views:
         """As after a start."""
-        settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS)
+        stores = StoreSettings(str(self.folder / "stores"), least_rows=0) if self.stores else None
+        settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores)
         records = Records(str(self.lake))
         sink = Views(
             str(self.lake), records, lambda works: [attempted(settings, work) for work in works], nullcontext()

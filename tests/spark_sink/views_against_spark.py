@@ -62,6 +62,7 @@ def main() -> int:
     parser.add_argument("--views", type=int, default=200)
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--first", type=int, default=1, help="the first world's seed")
+    parser.add_argument("--without-stores", action="store_true", help="views scan their tables")
     arguments = parser.parse_args()
     logging.getLogger("menura.sink").setLevel(logging.ERROR)
     session = start_session("local[2]")
@@ -69,7 +70,8 @@ def main() -> int:
     wrong: list[str] = []
     for seed in range(arguments.first, arguments.first + worlds):
         with tempfile.TemporaryDirectory(prefix="menura-views-") as folder:
-            world = World(Path(folder), seed, waiting=WAITS if seed % 2 else Waiting(0))
+            waiting = WAITS if seed % 2 else Waiting(0)
+            world = World(Path(folder), seed, waiting, stores=not arguments.without_stores)
             views = texts(seed, VIEWS_OF_WORLD)
             world.want(**views)
             found = differing(session, views, *follow(world, arguments.batches))
