@@ -9,8 +9,8 @@ and it is made again after the commit. A fault of a store is logged and never th
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import duckdb
@@ -24,7 +24,7 @@ from spark_sink.views.closure import LookUp, key_columns, parent_columns
 from spark_sink.views.engine import Engine
 from spark_sink.views.inputs import Irregular, Mark, OpenInput
 from spark_sink.views.store import FORMAT, MANIFEST, Store, StoreFull, StoreShape, StoreUnusable
-from spark_sink.views.store_folders import StoreSettings, digest, room_bytes
+from spark_sink.views.store_folders import StoreSettings, ViewFolder, digest, remove_unused, room_bytes, stores_of
 
 #: between two attempts to make a store that could not be made
 AGAIN_SECONDS = 3600.0
@@ -34,22 +34,21 @@ logger = logging.getLogger("menura.sink")
 
 
 class LookUps:
-    """Of one turn of a view. `folder`: of its stores; None: there are none."""
+    """Of one turn of a view. `shapes`: of the tables that have a store, by alias; none without a `folder`."""
 
     def __init__(
         self,
         sql: Engine,
         plan: Plan,
         inputs: Mapping[InputName, OpenInput],
-        settings: StoreSettings | None,
-        folder: Path | None,
+        folder: ViewFolder | None,
+        shapes: Mapping[str, StoreShape],
     ) -> None:
         self._sql = sql
         self._plan = plan
         self._inputs = inputs
-        self._settings = settings
         self._folder = folder
-        self._shapes = _shapes(plan, inputs, settings) if settings is not None and folder is not None else {}
+        self._shapes = shapes
         self._stores: dict[str, Store | None] = {}
 
     def since(self, before: Mapping[InputName, Mark]) -> LookUp:
@@ -73,9 +72,13 @@ class LookUps:
             return
         wanted = [each for each in self._plan.inputs if each.alias in self._shapes]
         names = {digest(each.alias) for each in wanted}
-        for path in self._folder.iterdir():
-            if path.is_dir() and path.name not in names:
-                shutil.rmtree(path, ignore_errors=True)
+        try:
+            remove_unused(self._folder.settings)
+            for path in self._folder.path.iterdir():
+                if path.is_dir() and path.name not in names:
+                    shutil.rmtree(path)
+        except OSError as failed:
+            logger.warning("stores of views not removed error=%s: %s", type(failed).__name__, failed.strerror)
         for each in wanted:
             try:
                 store = self._opened(each)
@@ -107,8 +110,9 @@ class LookUps:
         """None: there is none that can be used. Raises what is wrong with it, once."""
         if each.alias not in self._stores:
             self._stores[each.alias] = None
-            if self._settings is not None and each.alias in self._shapes and (self._path(each) / MANIFEST).exists():
-                store = Store.open(self._path(each), self._shapes[each.alias], self._settings.most_bytes)
+            folder = self._folder
+            if folder is not None and each.alias in self._shapes and (self._path(each) / MANIFEST).exists():
+                store = Store.open(self._path(each), self._shapes[each.alias], folder.settings.most_bytes)
                 now = self._inputs[each.name].mark
                 if store.mark.state != now.state or store.mark.gsn > now.gsn:
                     raise StoreUnusable("the table was dumped or repaired, or is an older copy")
@@ -127,8 +131,8 @@ class LookUps:
         shutil.rmtree(self._path(each), ignore_errors=True)
 
     def _make(self, each: Input) -> None:
-        found, path, settings = self._inputs[each.name], self._path(each), self._settings
-        assert settings is not None
+        found, path, folder = self._inputs[each.name], self._path(each), self._folder
+        assert folder is not None
         failed = path.with_suffix(".failed")
         if failed.exists() and 0 <= time.time() - failed.stat().st_mtime < AGAIN_SECONDS:
             return
@@ -136,7 +140,9 @@ class LookUps:
         try:
             rows = found.all_rows(each.columns)
             shape = self._shapes[each.alias]
-            self._stores[each.alias] = Store.build(self._sql, path, shape, rows, found.mark, room_bytes(settings))
+            self._stores[each.alias] = Store.build(
+                self._sql, path, shape, rows, found.mark, room_bytes(folder.settings)
+            )
             failed.unlink(missing_ok=True)
         except _FAULTS as fault:
             self._give_up(each, fault)
@@ -145,7 +151,22 @@ class LookUps:
 
     def _path(self, each: Input) -> Path:
         assert self._folder is not None
-        return self._folder / digest(each.alias)
+        return self._folder.path / digest(each.alias)
+
+
+@contextmanager
+def look_ups(
+    sql: Engine,
+    lake: str,
+    view: tuple[str, str],
+    plan: Plan,
+    inputs: Mapping[InputName, OpenInput],
+    settings: StoreSettings | None,
+) -> Iterator[LookUps]:
+    """`view`: its tenant and name; without `settings` tables are scanned."""
+    shapes = _shapes(plan, inputs, settings) if settings is not None else {}
+    with stores_of(settings, lake, view) if settings is not None and shapes else nullcontext() as folder:
+        yield LookUps(sql, plan, inputs, folder, shapes if folder is not None else {})
 
 
 def _shapes(plan: Plan, inputs: Mapping[InputName, OpenInput], settings: StoreSettings) -> dict[str, StoreShape]:

@@ -27,8 +27,8 @@ from spark_sink.views import queries
 from spark_sink.views.closure import close
 from spark_sink.views.engine import Engine, engine, put_all
 from spark_sink.views.inputs import InputAt, Irregular, Mark, OpenInput, rows_with_keys
-from spark_sink.views.look_ups import LookUps
-from spark_sink.views.store_folders import StoreSettings, stores_of
+from spark_sink.views.look_ups import LookUps, look_ups
+from spark_sink.views.store_folders import StoreSettings
 from spark_sink.views.view_table import Reached, ViewShape, ViewTable
 from spark_sink.work import TableId
 
@@ -91,13 +91,12 @@ def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE, stores: StoreS
         return _version(table, reached, None, waiting, opened)
     after = Reached(table.last_version + 1, table.highest_gsn, digest, marks, work.cuts)
     view = (work.definition.tenant, work.definition.name)
-    with engine() as sql, stores_of(stores, lake, view) as folder:
-        look_ups = LookUps(sql, plan, inputs, stores, folder)
-        turn = _Turn(plan, shape, table, inputs, look_ups)
+    with engine() as sql, look_ups(sql, lake, view, plan, inputs, stores) as rows_by_key:
+        turn = _Turn(plan, shape, table, inputs, rows_by_key)
         count, whole = turn.take(sql, reached if reached is not None and reached.digest == digest else None, after)
         after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
         version = _version(table, after, count, waiting, opened, whole)
-        look_ups.keep_up()
+        rows_by_key.keep_up()
     return version
 
 
@@ -131,13 +130,13 @@ class _Turn:
         shape: ViewShape,
         table: ViewTable,
         inputs: Mapping[InputName, OpenInput],
-        look_ups: LookUps,
+        rows_by_key: LookUps,
     ) -> None:
         self.plan = plan
         self.shape = shape
         self.table = table
         self.inputs = inputs
-        self.look_ups = look_ups
+        self.rows_by_key = rows_by_key
 
     def take(self, sql: Engine, before: Reached | None, after: Reached) -> tuple[int, str]:
         """Commit a version; gives how many rows its changes have, and why all was computed."""
@@ -157,7 +156,7 @@ class _Turn:
         slices = {
             each.alias: self.inputs[each.name].changes(before.inputs[each.name], each.columns) for each in plan.inputs
         }
-        found = close(plan, self.look_ups.since(before.inputs), slices)
+        found = close(plan, self.rows_by_key.since(before.inputs), slices)
         for name, tables in (("_old", found.old), ("_new", found.new)):
             put_all(sql, tables)
             sql.keep(name, queries.row_query(plan))

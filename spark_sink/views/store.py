@@ -262,11 +262,12 @@ def _read_manifest(path: Path, identity: str) -> tuple[Mark, int, tuple[_Run, ..
 def _facts(path: Path) -> tuple[int, int]:
     """Bytes and CRC-32; read once by a process."""
     found = path.stat()
-    return found.st_size, _crc32(str(path), found.st_ino, found.st_mtime_ns, found.st_size)
+    return found.st_size, crc32_of(str(path), found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=4096)
-def _crc32(path: str, _inode: int, _modified_ns: int, size: int) -> int:
+def crc32_of(path: str, _inode: int, _modified_ns: int, size: int) -> int:
+    """Of a file that is as these say."""
     return zlib.crc32(pa.memory_map(path).read_buffer()) if size else 0
 
 

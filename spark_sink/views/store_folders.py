@@ -43,6 +43,14 @@ class StoreSettings:
     most_bytes: int = MOST_BYTES
 
 
+@dataclass(frozen=True, slots=True)
+class ViewFolder:
+    """Where the stores of one view are, which this process alone uses now."""
+
+    path: Path
+    settings: StoreSettings
+
+
 def default_folder() -> str:
     return f"{tempfile.gettempdir()}/menura-view-stores-{os.geteuid()}"
 
@@ -52,18 +60,18 @@ def digest(text: str) -> str:
 
 
 @contextmanager
-def stores_of(settings: StoreSettings | None, lake: str, view: tuple[str, str]) -> Iterator[Path | None]:
-    """The folder of a view's stores, `view`: its tenant and name. None: there is none, or another process has it."""
+def stores_of(settings: StoreSettings, lake: str, view: tuple[str, str]) -> Iterator[ViewFolder | None]:
+    """`view`: its tenant and name. None: another process has its stores, or they can't be used."""
     with ExitStack() as held:
-        yield None if settings is None else _taken(held, settings, lake, view)
+        yield _taken(held, settings, lake, view)
 
 
-def _taken(held: ExitStack, settings: StoreSettings, lake: str, view: tuple[str, str]) -> Path | None:
+def _taken(held: ExitStack, settings: StoreSettings, lake: str, view: tuple[str, str]) -> ViewFolder | None:
     try:
         _be_own(Path(settings.folder))
         folder = _folder(settings, lake) / _name(view)
         folder.mkdir(parents=True, exist_ok=True)
-        return folder if held.enter_context(_locked(folder)) else None
+        return ViewFolder(folder, settings) if held.enter_context(_locked(folder)) else None
     except OSError as failed:
         _warn(settings.folder, f"{type(failed).__name__}: {failed.strerror}")
         return None
@@ -104,18 +112,24 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def room_bytes(settings: StoreSettings) -> int:
-    """What one more store may take, after those that nothing uses have gone. Raises OSError."""
+    """What one more store may take. Raises OSError."""
     root = Path(settings.folder)
-    for folder in root.glob("*/*"):
-        if time.time() - (folder / _LOCK).stat().st_mtime > UNUSED_SECONDS:
-            _remove(folder)
     used = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     return min(settings.most_bytes - used, int(shutil.disk_usage(root).free * PART_OF_FREE))
+
+
+def remove_unused(settings: StoreSettings) -> None:
+    """Remove this machine's stores that nothing has used for long, of any lake. Raises OSError."""
+    for folder in Path(settings.folder).glob("*/*"):
+        if time.time() - (folder / _LOCK).stat().st_mtime > UNUSED_SECONDS:
+            _remove(folder)
 
 
 def remove_others(settings: StoreSettings, lake: str, views: Iterable[tuple[str, str]]) -> None:
     """Remove this machine's stores of all other views of the lake."""
     wanted = set(map(_name, views))
+    if not Path(settings.folder).exists():
+        return
     try:
         _be_own(Path(settings.folder))
         for folder in _folder(settings, lake).glob("*"):

@@ -1,9 +1,10 @@
 """`python -m tests.bench.views [--rows N]`: what it costs that a view follows 10,000 changes of its tables.
 
 The view joins N orders with N customers and 1,000 products; 7,000 orders and 2,900 customers change. CPU seconds of
-one process: to the view's changelog, and from there to its rows as a reader opens them. Beside it Spark SQL in the same
-run: the view's rows of 10,000 keys, told to it by a broadcast, and the whole view, both written to nowhere (CPU seconds
-of its JVM, the second run of each). Into build/bench-views.json.
+one process: to the view's changelog, and from there to its rows as a reader opens them; once more as in a process that
+has not read the view's stores yet, which large tables have. Beside it Spark SQL in the same run: the view's rows of
+10,000 keys, told to it by a broadcast, and the whole view, both written to nowhere (CPU seconds of its JVM, the second
+run of each). Into build/bench-views.json.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from spark_sink.reading import current_state_frame, open_rows
 from spark_sink.spark import start_session
 from spark_sink.views.inputs import InputAt
 from spark_sink.views.maintain import ViewWork, follow, view_table_id
+from spark_sink.views.store import crc32_of
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 from tests.servers import ROOT
@@ -51,7 +53,8 @@ SQL = (
     "SELECT o.id, o.qty, o.total, c.name, c.city, p.title FROM shop.app.orders o"
     " JOIN shop.app.customers c ON c.id = o.customer LEFT JOIN shop.app.products p ON p.id = o.product WHERE o.qty > 0"
 )
-CHANGELOG_GOAL, READABLE_GOAL = 0.6, 2.0
+#: of up to a million rows; of more twice that
+CHANGELOG_GOAL, READABLE_GOAL, GOAL_ROWS = 0.6, 2.0, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +220,16 @@ def main() -> int:
 
         built = measured(lambda: turn(1), time.process_time)
         logged, readable = [], []
-        for number in range(ROUNDS):
+        for number in range(ROUNDS + 1):
             for each, count, rows in zip(tables, (7000, 2900, 0), held, strict=True):
                 if count:
                     each.change(choose, count, rows)
+            if number == ROUNDS:
+                crc32_of.cache_clear()
             logged.append(measured(partial(turn, number + 2), time.process_time))
             readable.append(measured(lambda: open_rows(lake, view_table_id("acme", "bench")), time.process_time))
-        ours, then = median(logged), median(readable)
+        ours, then = median(logged[:ROUNDS]), median(readable[:ROUNDS])
+        times = 1 if chosen.rows <= GOAL_ROWS else 2
         peers: dict[str, float | None] = {"incremental": None, "full": None}
         if not chosen.without_spark:
             peers = dict(spark(lake, tables))
@@ -233,18 +239,19 @@ def main() -> int:
                 ours,
                 peers["incremental"],
                 _ratio(ours, peers["incremental"]),
-                f"<= {CHANGELOG_GOAL}",
-                ours <= CHANGELOG_GOAL,
+                f"<= {times * CHANGELOG_GOAL}",
+                ours <= times * CHANGELOG_GOAL,
             ),
             Figure(
                 "to readable",
                 ours + then,
                 peers["full"],
                 _ratio(ours + then, peers["full"]),
-                f"<= {READABLE_GOAL}",
-                ours + then <= READABLE_GOAL,
+                f"<= {times * READABLE_GOAL}",
+                ours + then <= times * READABLE_GOAL,
             ),
-            Figure("built whole", built, peers["full"], _ratio(built, peers["full"]), "", True),
+            Figure("to the view's changelog, first of a process", logged[ROUNDS], None, None, "", True),
+            Figure("built whole, with its stores", built, peers["full"], _ratio(built, peers["full"]), "", True),
         ]
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build/bench-views.json").write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")

@@ -97,7 +97,7 @@ def test_a_view_when_its_tables_are_small_then_it_has_no_store(tmp_path: Path) -
     world.want(joined=joined)
     world.step(30)
     world.check()
-    assert manifests(world) == []
+    assert not (tmp_path / "stores").exists()
 
 
 @pytest.mark.history
@@ -326,14 +326,23 @@ def test_stores_when_there_is_no_room_then_the_view_scans_and_does_not_try_each_
     assert len(manifests(world)) == 2
 
 
-def test_room_when_stores_are_there_then_it_is_less_and_those_that_nothing_uses_are_removed(tmp_path: Path) -> None:
+def test_room_when_stores_are_there_then_it_is_less(tmp_path: Path) -> None:
     world = world_at(tmp_path)
     settings = StoreSettings(str(tmp_path / "stores"), most_bytes=1 << 20)
     used = sum(path.stat().st_size for path in folder_of(world).rglob("*") if path.is_file())
     assert store_folders.room_bytes(settings) == (1 << 20) - used
-    os.utime(folder_of(world) / "lock", (0, 0))
-    assert store_folders.room_bytes(settings) == 1 << 20
-    assert not folder_of(world).exists()
+
+
+def test_stores_when_nothing_uses_them_for_long_then_a_turn_of_any_view_removes_them(tmp_path: Path) -> None:
+    world = world_at(tmp_path)
+    with stores_of(StoreSettings(str(tmp_path / "stores")), "another lake", VIEW) as folder:
+        assert folder is not None
+    step(world)
+    assert folder.path.exists()
+    os.utime(folder.path / "lock", (0, 0))
+    step(world)
+    assert not folder.path.exists()
+    assert len(manifests(world)) == 2
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
@@ -363,7 +372,8 @@ def test_stores_when_their_view_is_dropped_then_they_are_removed_unless_they_are
     remove_others(settings, str(world.lake), [VIEW])
     assert len(manifests(world)) == 2
     with stores_of(settings, str(world.lake), VIEW) as folder:
-        assert folder == folder_of(world)
+        assert folder is not None
+        assert folder.path == folder_of(world)
         remove_others(settings, str(world.lake), [])
         assert len(manifests(world)) == 2
     remove_others(settings, str(world.lake), [])
