@@ -1,10 +1,12 @@
 """Stores of views: whatever becomes of them a view equals its text; they are used, kept up, bounded and removed."""
 
 import fcntl
+import json
 import logging
 import os
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -59,7 +61,7 @@ def folder_of(world: World) -> Path:
 
 
 def manifests(world: World) -> list[Path]:
-    return sorted(folder_of(world).glob("*/manifest.json"))
+    return sorted(folder_of(world).glob("*/manifest"))
 
 
 def count_scans(patch: pytest.MonkeyPatch) -> list[object]:
@@ -154,24 +156,33 @@ def shorten(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[:-9])
 
 
-def flip(folder: Path) -> None:
-    for path in folder.glob("*/*.arrow"):
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+def change_values(folder: Path) -> None:
+    for path in folder.glob("*/*-0.arrow"):
+        path.write_bytes(path.read_bytes().replace(b"ann", b"xyz"))
 
 
 def garble(folder: Path) -> None:
-    for path in folder.glob("*/manifest.json"):
+    for path in folder.glob("*/manifest"):
         path.write_text('{"format": 1, "identity"')
 
 
-def say_another_format(folder: Path) -> None:
-    for path in folder.glob("*/manifest.json"):
-        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+def say_a_later_version(folder: Path) -> None:
+    for path in folder.glob("*/manifest"):
+        checksum, _, text = path.read_text().partition(" ")
+        said = json.loads(text)
+        said["mark"][0] += 1
+        path.write_text(f"{checksum} {json.dumps(said)}")
 
 
-@pytest.mark.parametrize("harm", [lose, lose_a_file, shorten, flip, garble, say_another_format])
+def be_of_another_format(folder: Path) -> None:
+    for path in folder.glob("*/manifest"):
+        text = path.read_text().partition(" ")[2].replace('"format": 1', '"format": 2')
+        path.write_text(f"{zlib.crc32(text.encode())} {text}")
+
+
+@pytest.mark.parametrize(
+    "harm", [lose, lose_a_file, shorten, change_values, garble, say_a_later_version, be_of_another_format]
+)
 def test_a_view_when_its_stores_are_lost_or_damaged_then_it_is_right_and_they_are_made_again(
     harm: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -402,6 +413,7 @@ KEYS: dict[str, tuple[pa.DataType, Callable[[random.Random], object]]] = {
 }
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(12))
 def test_a_store_when_keys_of_any_type_change_at_random_then_it_finds_what_a_scan_finds(
     seed: int, tmp_path: Path
