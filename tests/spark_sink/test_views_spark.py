@@ -1,16 +1,20 @@
 """Views of a running sink, against Spark SQL over the tables' current states."""
 
+from functools import partial
 from pathlib import Path
 from threading import Event as Stop
 
+import pytest
 from menura.views.definition import ViewDefinition, encode_views
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
+from spark_sink.ingest import views as ingest_views
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.reading_at import lake_at
 from spark_sink.views.maintain import view_table_id
+from spark_sink.views.store_folders import StoreSettings
 from tests.spark_sink.landing import table_id
 from tests.spark_sink.view_model import SOURCES, TABLES, World, in_lake, texts, values
 
@@ -22,6 +26,7 @@ def settings_of(world: World, definitions: Path) -> SinkSettings:
         str(world.folder / "checkpoint"),
         available_now=True,
         views=str(definitions),
+        view_stores=str(world.folder / "of-the-sink"),
     )
 
 
@@ -36,8 +41,9 @@ def plain(name: str) -> str:
 
 
 def test_views_of_a_sink_when_it_has_done_its_log_then_they_equal_spark_sql(
-    session: SparkSession, tmp_path: Path
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ingest_views, "StoreSettings", partial(StoreSettings, least_rows=0))
     world = World(tmp_path, 11)
     world.views = texts(12, 8)
     definitions = tmp_path / "views.json"
@@ -57,3 +63,8 @@ def test_views_of_a_sink_when_it_has_done_its_log_then_they_equal_spark_sql(
             assert world.held(name) == spark_rows(session, world, text(plain)), text(in_lake)
     found = lake_at(str(world.lake), [view_table_id("acme", name) for name in world.views])
     assert [each.note for each in found.tables] == [""] * len(world.views)
+    assert list((tmp_path / "of-the-sink").glob("*/*/*/manifest"))
+    definitions.write_text(encode_views([]))
+    world.land(40)
+    run(session, settings_of(world, definitions), Stop(), SinkStatus())
+    assert list((tmp_path / "of-the-sink").glob("*/*")) == []
