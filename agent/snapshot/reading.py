@@ -184,7 +184,7 @@ class SnapshotReading:
         seconds = time.monotonic() - began
         if limit == most:
             size.took(count, source_bytes, max(0.0, seconds - throttle.held_seconds - self._credit_seconds))
-        is_last = count < limit
+        is_last = count < limit or (part.upper != "" and upper == part.upper)
         end = part.upper if is_last else upper
         sent = SentChunk(task.number, part.number, part.cursor, end, is_last, count)
         message = _chunk_end(task, sent, source_bytes, low, seconds)
@@ -303,7 +303,8 @@ class SnapshotReading:
 
     def _digest(self, task: SnapshotTask, rows: Rows, limit: int) -> tuple[snapshot_pb2.Digest, int, str, int]:
         """Of a verification's chunk; how many rows it has, where it ends and how many bytes came. It has all rows that
-        are equal to the last one in the columns by which ranges go. Raises `VerificationImpossible`."""
+        are equal to the last one in the columns by which ranges go: it may end with its range, whose bound it then has.
+        Raises `VerificationImpossible`."""
         progress, part, tables = task.progress, task.part, self.tables
         assert part is not None
         table, key = progress.table, tuple(progress.order.plan.key)
@@ -321,11 +322,13 @@ class SnapshotReading:
                 if more == MOST_EQUAL_ROWS:
                     raise KeyUnordered(f"more than {more} rows are equal in {', '.join(key[: len(kinds)])}")  # noqa: TRY301
                 read_rows, source_bytes = read_rows + more, source_bytes + equal.source_bytes
-            message = digest.message(self._values(table, key, upper if is_full else part.upper))
+            end_of_range = self._values(table, key, part.upper)
+            up_to = self._values(table, key, upper) if is_full else end_of_range
+            message = digest.message(up_to)
         except KeyUnordered as unordered:
             self._scheduler.found_unordered(table)
             raise unverifiable(self._config.name, table, str(unordered)) from unordered
-        return message, read_rows, upper, source_bytes
+        return message, read_rows, part.upper if up_to == end_of_range else upper, source_bytes
 
     def _values(self, table: Table, key: tuple[str, ...], bound: str) -> Key:
         try:

@@ -1,7 +1,8 @@
 """A gateway for protocol tests: records what an agent sends, grants credit, and does what the test tells it.
 
-Of dumps it plays the ledger (`dump_ledger`). It checks sequences and headers as the real one must, lands nothing, and
-commits cuts by remembering them: a stream that opens again gets a Replicate from the last committed cut.
+Of dumps it plays the ledger (`dump_ledger`). It checks sequences and headers as the real one must, and digests as the
+real one does: one that would be refused ends the test. It lands nothing, and commits cuts by remembering them: a stream
+that opens again gets a Replicate from the last committed cut.
 """
 
 import threading
@@ -17,6 +18,8 @@ from menura.message_parts import MAX_GRPC_BYTES, Assembly
 from menura.roles import ROLES, Role
 from menura.v1 import catalog_pb2, changes_pb2, config_pb2, error_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
+from gateway.errors import PayloadInvalid
+from gateway.wire.digest import landed_digest, landed_focus
 from tests.agent.dump_ledger import Dump, DumpLedger
 from tests.agent.running import check_agents
 from tests.agent.wire import read_table
@@ -108,6 +111,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.lands_chunks = True
         #: why a message of an agent ends its stream; None: it is taken
         self.refuses: Callable[[stream_pb2.StreamResponse], error_pb2.Error | None] = lambda response: None
+        #: why the real one would refuse a digest
+        self.invalid: PayloadInvalid | None = None
         self.sources: dict[str, SourceRecord] = {}
         self.desired_sources: config_pb2.DesiredSources | None = None
         self.heartbeats: list[config_pb2.Heartbeat] = []
@@ -132,6 +137,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             for stream in record.streams.values():
                 stream.out.put(None)
         self._server.stop(0).wait()
+        if self.invalid is not None:
+            raise self.invalid
 
     # --- what tests say
 
@@ -236,6 +243,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 if left <= 0:
                     raise AssertionError("the condition did not come true in time")
                 check_agents()
+                if self.invalid is not None:
+                    raise self.invalid
                 self.changed.wait(min(left, 0.2))
 
     def rows(self, source: str, table: Table) -> list[dict[str, object]]:
@@ -417,6 +426,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size)))
         elif kind == "chunk_end":
             end = response.chunk_end
+            self._check_digest(end, ledger.dumps[end.dump])
             ledger.ended(end)
             if self.lands_chunks:
                 landed = snapshot_pb2.ChunkLanded(dump=end.dump, chunk=end.chunk)
@@ -434,6 +444,14 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             ledger.dumps[response.dump_failed.dump].failed = response.dump_failed.error
             ledger.generation += 1
             self._push_dumps(source)
+
+    def _check_digest(self, end: snapshot_pb2.ChunkEnd, dump: Dump) -> None:
+        if not end.HasField("digest"):
+            return
+        try:
+            landed_digest(end.digest, end.row_count, landed_focus(dump.focus) if dump.focus is not None else None)
+        except PayloadInvalid as invalid:
+            self.invalid = self.invalid or invalid
 
     def _planned(self, source: str, dump: Dump) -> None:
         """A table that is read whole begins with its dump."""

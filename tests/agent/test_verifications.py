@@ -15,7 +15,7 @@ from agent.snapshot.digest import ChunkDigest, KeyUnordered
 from tests.agent.dump_ledger import Committed
 from tests.agent.dumping import agent_inside, wait_dumped
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, database, gateway, order
+from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, database, gateway, lake, order, selected
 from tests.agent.policed import agent_with
 from tests.memory_source.changes import fields_of, values_of
 from tests.memory_source.database import Change, Column, MemoryDatabase, Row
@@ -73,6 +73,28 @@ def test_table_when_others_write_to_it_then_its_verification_ends_and_its_chunks
         verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
         wait_dumped(gateway, verification)
     assert verification.dumped is not None and verification.dumped.position
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+@pytest.mark.parametrize("key", [("id",), ("id", "name")])
+def test_a_chunk_when_it_ends_where_its_range_does_then_it_is_the_last_of_it_and_has_all_of_its_rows(
+    key: tuple[str, ...], verifies: bool, database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    columns = tuple(replace(one, key=key.index(one.name) + 1 if one.name in key else 0) for one in COLUMNS)
+    create(database, ORDERS, columns=columns)
+    rows = [order(number if key == ("id",) else number // 300, f"{number:04}") for number in range(1800)]
+    database.commit(*(Change(ORDERS, None, row) for row in rows))
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        dump = gateway.dump("shop", VERIFICATION, ORDERS, verifies=verifies)
+        wait_dumped(gateway, dump)
+    ends = [chunk.end for chunk in gateway.source("shop").ledger.chunks]
+    assert any(end.upper and end.last_of_range and end.row_count >= 100 for end in ends), "none ended so"
+    assert all(end.lower != end.upper for end in ends)
+    assert dump.plan is not None
+    assert sorted(end.upper for end in ends if end.last_of_range) == sorted(part.upper for part in dump.plan.ranges)
+    assert sum(end.row_count for end in ends) == len(rows)
+    assert verifies or lake(gateway, dump, key) == selected(database, ORDERS, key)
 
 
 def create_named(database: MemoryDatabase, rows: int, columns: tuple[Column, ...]) -> None:

@@ -170,6 +170,22 @@ def test_a_digest_when_its_leaves_do_not_follow_each_other_then_is_refused() -> 
         landed_digest(Digest(key=["id"], kinds=["integer"]), 0)
 
 
+def test_a_digest_when_its_chunk_has_no_keys_then_is_taken_without_rows_alone() -> None:
+    empty = Digest(key=["id"], kinds=["integer"], above=["300"], up_to=["300"], leaves=[Leaf()])
+    made = landed_digest(empty, 0)
+    assert (made.above, made.up_to, made.leaves) == ((300,), (300,), (LandedLeaf((), 0, 0, 0),))
+    columns = [HashedColumn(name="id", arrow_format="l")]
+    for leaves, rows in (([Leaf(rows=1)], 1), ([Leaf(up_to=["300"]), Leaf()], 0), ([Leaf(up_to=["299"]), Leaf()], 0)):
+        with pytest.raises(PayloadInvalid, match="do not follow"):
+            landed_digest(
+                Digest(columns=columns, key=["id"], kinds=["integer"], above=["300"], up_to=["300"], leaves=leaves),
+                rows,
+            )
+    empty.up_to[:] = ["299"]
+    with pytest.raises(PayloadInvalid, match="do not follow"):
+        landed_digest(empty, 0)
+
+
 def test_an_entry_when_it_is_of_a_format_without_digests_then_its_chunks_bring_rows() -> None:
     chunk = {
         "database": "shop", "table": "orders", "dump": "0f8e", "chunk": 1, "gsn": 5, "range": 0, "lower": "",
