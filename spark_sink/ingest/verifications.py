@@ -340,17 +340,20 @@ def _in_order(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[list[tuple[Lan
     """Chunks that follow each other from the key's beginning, and whether they come to its end."""
     by_lower = {}
     for due, finding in sorted(found, key=lambda each: (each[0].digest.cut, each[0].digest.chunk.chunk)):
-        by_lower[due.digest.chunk.lower] = due.digest.chunk, finding  # the last reading of a range counts
+        chunk = due.digest.chunk
+        if not chunk.lower or chunk.lower != chunk.upper:  # of no keys: the next one begins there too
+            by_lower[chunk.lower] = chunk, finding  # the last reading of a range counts
     chain: list[tuple[LandedChunk, Finding]] = []
     lower = ""
-    values: Key = ()
+    values: Key | None = ()  # None: not told, as up to format 12 of the landing
     while lower in by_lower:
         chunk, finding = by_lower.pop(lower)
         digest = chunk.digest
-        if digest is not None and digest.above != values:
+        told = digest if digest is not None and (digest.kinds or digest.bits) else None
+        if told is not None and values is not None and told.above != values:
             return chain, False
         chain.append((chunk, finding))
-        lower, values = chunk.upper, digest.up_to if digest is not None else ()
+        lower, values = chunk.upper, told.up_to if told is not None else None
         if not lower:
             return chain, True
     return chain, False

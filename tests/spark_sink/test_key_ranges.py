@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from menura.key_values import Key
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.landing import KeyNumbers, LandedChunk, LandedRepair, decode_chunk
 
+from spark_sink.lake.delta_table import Layout, create_table, scan, schema_of
+from spark_sink.lake.leaves import range_condition
 from spark_sink.reading import current_state
 from tests.spark_sink.driver import Driver
 from tests.spark_sink.landing import (
@@ -271,6 +274,55 @@ def test_a_digest_when_it_is_of_a_former_landing_then_its_ranges_are_of_integers
     if is_changed:
         (part,) = decode_focus(json.loads(found["focus"])).ranges
         assert part.above < (30,) <= part.up_to and part.above >= (19,)
+
+
+@pytest.mark.parametrize(
+    "kinds", [(Former, Verified, Verified), (Former, Verified, Former), (Verified, Former, Former)]
+)
+def test_chunks_when_some_are_of_a_former_landing_then_they_follow_each_other(
+    kinds: Sequence[type[Verified]], driver: Driver
+) -> None:
+    table = Table("orders", {"id": pa.int32(), "n": pa.int64()}, ("id",))
+    rows: list[Values] = [{"id": n, "n": n} for n in range(40)]
+    driver.writer.cut((table, [insert(**values) for values in rows]))
+    driver.follow()
+    driver.writer.cut(Event(table, "VERIFICATION_STARTED", dump="verification-1"))
+    gsn = driver.writer.last_gsns[SOURCE]
+    parts = ((rows[:20], None, 19), (rows[20:30], 19, 29), (rows[30:], 29, None))
+    for kind, (shown, above, up_to) in zip(kinds, parts, strict=True):
+        driver.writer.cut(kind(table, shown, gsn, above, up_to, leaf_rows=LEAF_ROWS))
+    driver.writer.cut(Event(table, "VERIFIED", dump="verification-1"))
+    driver.follow()
+    found = driver.verdict()
+    assert (found["verdict"], found["reason"]) == ("equal", "")
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "middle"),
+    [(pa.decimal128(20, 0), "integer", 2**63), (pa.decimal128(38, 0), "decimal(0)", 10**30)],
+)
+def test_a_range_when_the_lakes_decimals_are_beyond_int64_then_no_other_row_is_found(
+    type_: pa.DataType, kind: str, middle: int, tmp_path: Path
+) -> None:
+    """delta-rs writes statistics of such decimals that are rounded: by these it takes all of a file's rows."""
+    chance = random.Random(1)
+    values = sorted(chance.sample(range(middle - 250, middle + 250), 60))
+    schema = pa.schema([("id", type_), ("n", pa.int64())])
+    table = create_table(str(tmp_path), schema, Layout("", ("id", "n"), ("id",)))
+    for begin in range(0, len(values), 7):
+        part = values[begin : begin + 7]
+        write_deltalake(
+            table,
+            pa.table([[Decimal(value) for value in part], [*range(begin, begin + len(part))]], schema),
+            mode="append",
+        )
+    told = pa.table(table.get_add_actions(flatten=True)).column_names
+    assert "max.n" in told and "max.id" not in told
+    for _ in range(20):
+        above, up_to = sorted(chance.sample(values, 2))
+        condition = range_condition(["id"], [kind], [((above,), (up_to,))], schema_of(table))
+        found = scan(table, f"SELECT n FROM t WHERE {condition}").read_all()["n"].to_pylist()
+        assert sorted(found) == [n for n, value in enumerate(values) if above < value <= up_to]
 
 
 def test_a_focus_when_it_is_of_a_former_landing_then_its_ranges_are_of_integers() -> None:

@@ -298,6 +298,20 @@ def test_table_when_a_chunk_is_missing_then_it_is_not_equal_but_unknown(driver: 
     assert (found["verdict"], found["reason"]) == ("unknown", "a part of the table was not compared")
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_table_when_a_chunk_has_no_keys_then_its_others_follow_each_other(place: int, driver: Driver) -> None:
+    rows = begin(driver.writer, random.Random(1))
+    driver.writer.cut(STARTED)
+    gsn = driver.writer.last_gsns["acme", "shop"]
+    chunks = [read(rows, gsn, None, 20), read(rows, gsn, 20, 30), read(rows, gsn, 30, None)]
+    for chunk in (*chunks[:place], read(rows, gsn, 20, 20), *chunks[place:]):
+        driver.writer.cut(chunk)
+    driver.writer.cut(ENDED)
+    driver.follow()
+    found = driver.verdict()
+    assert (found["verdict"], found["reason"], found["source_rows"]) == ("equal", "", len(rows))
+
+
 def test_table_when_its_sync_begins_anew_in_the_meantime_then_its_verification_is_void(driver: Driver) -> None:
     rows = begin(driver.writer, random.Random(1))
     driver.writer.cut(STARTED)
