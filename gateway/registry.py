@@ -13,7 +13,7 @@ moves the source past them. A source of which another transaction holds a row is
 that has ended (`blocked`, `apply_blocked`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -266,6 +266,15 @@ class TableEffective:
     ignored_columns: tuple[str, ...] = ()
     #: that its policy lets be ordered for rows that the log does not hold
     most_rereads_per_hour: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A transaction that holds what others wait for."""
+
+    process: int
+    #: as the server says it
+    since: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,7 +611,7 @@ class Registry(Protocol):
     def blocked(self, landing: str) -> list[Held]:
         """Sources whose part of entries of this landing waits for a lock."""
 
-    def lock_holders(self) -> list[str]:
+    def lock_holders(self) -> Mapping[LockHolder, str]:
         """Who holds what others wait for in the database, in words; none where it can't say."""
 
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:

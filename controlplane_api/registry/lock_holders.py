@@ -7,6 +7,8 @@ and that itself waits for none. No statement and no value stands in them. SQLite
 from menura.errors import printable
 from sqlalchemy import Connection, text
 
+from gateway.registry import LockHolder
+
 MAX_HOLDERS = 10
 MAX_NAME_CHARS = 64
 
@@ -24,16 +26,16 @@ ORDER BY blocking.pid LIMIT :most
 )
 
 
-def holders(connection: Connection) -> list[str]:
+def holders(connection: Connection) -> dict[LockHolder, str]:
     if connection.dialect.name != "postgresql":
-        return []
-    return [
-        "a prepared transaction (pg_prepared_xacts)"
+        return {}
+    return {
+        LockHolder(row.pid, row.since or ""): "a prepared transaction (pg_prepared_xacts)"
         if row.pid == 0
         else f"process {row.pid} of user {_shown(row.usename)}, application {_shown(row.application_name)},"
         f" from {row.host or 'this host'}, {row.state or 'active'} in a transaction since {row.since or 'before'}"
         for row in connection.execute(_HOLDERS, {"most": MAX_HOLDERS})
-    ]
+    }
 
 
 def _shown(name: str | None) -> str:

@@ -8,7 +8,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from menura.horizon import Horizon
@@ -66,6 +66,7 @@ from gateway.registry import (
     HeartbeatSeen,
     Held,
     HeldBack,
+    LockHolder,
     OtherServerSeen,
     PresentElsewhere,
     Problem,
@@ -305,7 +306,7 @@ class SqlRegistry:
         with self._read() as connection:
             return blocked.held(connection, landing)
 
-    def lock_holders(self) -> list[str]:
+    def lock_holders(self) -> Mapping[LockHolder, str]:
         with self._read() as connection:
             return lock_holders.holders(connection)
 

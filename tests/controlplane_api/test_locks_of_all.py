@@ -122,6 +122,7 @@ def test_leases_when_somebody_holds_the_gateways_row_then_he_is_named_and_commit
             with held(database, "gateway") as pid:
                 await eventually("it to be said", lambda: "renewals of leases wait for a lock" in caplog.text)
                 assert f"process {pid} of user menura" in caplog.text
+                assert pid in {holder.process for holder in registry.lock_holders()}
                 await eventually("the lease to be over", lambda: lease_us(database) < number(database, NOW_US))
                 await commit_cut(stream, run, 1, [1])
                 await heartbeats_go_on(database, heartbeats)

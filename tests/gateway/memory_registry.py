@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from menura.horizon import Horizon
@@ -29,6 +29,7 @@ from gateway.registry import (
     Held,
     HeldBack,
     LandingOther,
+    LockHolder,
     Logged,
     OtherServerSeen,
     PresentElsewhere,
@@ -311,8 +312,8 @@ class MemoryRegistry:
     def blocked(self, landing: str) -> list[Held]:
         return []
 
-    def lock_holders(self) -> list[str]:
-        return []
+    def lock_holders(self) -> Mapping[LockHolder, str]:
+        return {}
 
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         return True
