@@ -164,6 +164,15 @@ class StreamsTooMany(RequestError):
     fix = "Close one, or open it later; the table's own page has its last events too."
 
 
+class BodiesTooMany(RequestError):
+    """Of the caller, its tenant or all, as many bodies of requests are on their way or in work as this API holds."""
+
+    status = 429
+    terminal = False
+    retry_after_seconds = 1
+    fix = "Repeat it after the time that Retry-After says; send requests one after the other, and each without a pause."
+
+
 class SyncRunning(RequestError):
     """A sync that runs can't begin at another place."""
 

@@ -5,7 +5,8 @@ its tenant holds. So one alone may hold a third of the whole, many of one tenant
 much as each of the others holds (the dynamic thresholds of Choudhury and Hahne, 1998, for tenants and within each). A
 piece may be larger than what was free.
 
-`Turns` are of work, some at a time, of which one tenant may have less than all: of those that wait one tenant comes
+`Turns` are of work, some at a time, of which one tenant may have less than all, and one owner less than these: of those
+that wait one tenant comes
 after the other, and of a tenant one owner after the other. Both live on the event loop. Nothing is durable, and who
 neither holds nor waits takes no memory.
 """
@@ -140,32 +141,44 @@ class Turns:
     most: int = 1
     #: of one tenant; None: as many
     most_of_tenant: int | None = None
-    #: by tenant
-    _taken: Counter[str] = field(default_factory=Counter)
+    most_of_owner: int | None = None
+    _of_tenant: Counter[str] = field(default_factory=Counter)
+    _of_owner: Counter[Owner] = field(default_factory=Counter)
     _waiting: Waiting = field(default_factory=Waiting)
 
     async def take(self, owner: Owner) -> None:
         """Whoever has taken a turn gives it back."""
-        if self._is_free_for(owner[0]):
-            self._taken[owner[0]] += 1
+        if self._has_turn() and self._tenant_may(owner[0]) and self._owner_may(owner):
+            self._change(owner, 1)
         else:
             await self._waiting.wait(owner, partial(self.give, owner))
 
     def give(self, owner: Owner) -> None:
         """A turn of the owner is over; it is the next one's at once."""
-        _add(self._taken, owner[0], -1)
+        self._change(owner, -1)
         while (called := self._next()) is not None:
             if self._waiting.call(called):
-                self._taken[called[0]] += 1
+                self._change(called, 1)
                 return
 
-    def _is_free_for(self, tenant: str) -> bool:
-        is_within = self.most_of_tenant is None or self._taken[tenant] < self.most_of_tenant
-        return is_within and self._taken.total() < self.most
+    def _change(self, owner: Owner, by: int) -> None:
+        _add(self._of_tenant, owner[0], by)
+        _add(self._of_owner, owner, by)
+
+    def _has_turn(self) -> bool:
+        return self._of_tenant.total() < self.most
+
+    def _tenant_may(self, tenant: str) -> bool:
+        return self.most_of_tenant is None or self._of_tenant[tenant] < self.most_of_tenant
+
+    def _owner_may(self, owner: Owner) -> bool:
+        return self.most_of_owner is None or self._of_owner[owner] < self.most_of_owner
 
     def _next(self) -> Owner | None:
-        tenant = next((tenant for tenant in self._waiting.tenants() if self._is_free_for(tenant)), None)
-        return None if tenant is None else next(iter(self._waiting.owners(tenant)))
+        if not self._has_turn():
+            return None
+        tenants = filter(self._tenant_may, self._waiting.tenants())
+        return next((owner for each in tenants for owner in self._waiting.owners(each) if self._owner_may(owner)), None)
 
     @asynccontextmanager
     async def of(self, owner: Owner) -> AsyncIterator[None]:

@@ -1,10 +1,11 @@
-"""The one place where a request is let through to its route, before anything of its body is read.
+"""The one place where a request is let through, before anything of its body is read, and then comes to its route.
 
 Comes in: requests. Goes out: those whose caller has what the route needs (`api.roles`), with the caller, and with what
 the audit log shall say of a command: `writing` puts it there in the transaction that carries the command out.
 What no rule names goes nowhere. Whoever has no role in a tenant gets 404 whether there is one of that name or not.
-Of one tenant `MAX_OF_TENANT` requests are in work at a time, from their caller's admission to the beginning of the
-answer, in turns of its callers: a tenant's slow ones take neither the threads nor the database's connections of others.
+Of one tenant `MAX_OF_TENANT` requests are in work at a time, of one caller half of these, from the end of their body to
+the beginning of the answer, in turns of a tenant's callers: a tenant's slow ones take neither the threads nor the
+database's connections of others, and a caller's not those of its tenant. Bodies come before that (`api.bodies`).
 """
 
 import logging
@@ -22,11 +23,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controlplane_api.api.authentication import Authentication, Known
+from controlplane_api.api.bodies import Bodies, length_of, read_whole
 from controlplane_api.api.guard import READS
 from controlplane_api.api.paths import Command
 from controlplane_api.api.problems import problem_response, unrouted_response
 from controlplane_api.api.proxies import client_address
-from controlplane_api.api.roles import AUDITED, NEEDS
+from controlplane_api.api.roles import ASK_SEARCH_SERVICE, AUDITED, NEEDS
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
 MAX_BODY_BYTES_OF_NOBODY = 4_096
 #: requests in work; threads, of which some are left to the callers who are not known yet
-MAX_IN_WORK, MAX_OF_TENANT, THREADS = 96, 8, 128
+MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER, THREADS = 96, 8, 4, 128
 #: refusals of one caller that the audit log keeps; of what he reads and of his commands each
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
@@ -52,6 +54,8 @@ class Rule:
     name: str = ""
     #: a command that `writing` puts into the audit log
     audited: bool = False
+    #: has turns of its own
+    asks_search_service: bool = False
 
 
 def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
@@ -68,7 +72,8 @@ def _rule(route: APIRoute) -> Rule:
     if need is None:
         raise LookupError(f"api.roles says nothing of {route.path}")
     methods = frozenset(route.methods or ())
-    return Rule(route.path_regex, methods, need, action_of(route.endpoint), route.endpoint in AUDITED)
+    asks = route.endpoint in ASK_SEARCH_SERVICE
+    return Rule(route.path_regex, methods, need, action_of(route.endpoint), route.endpoint in AUDITED, asks)
 
 
 def action_of(endpoint: Callable[..., Any]) -> str:
@@ -89,7 +94,8 @@ class Gate:
         #: apart, so that nobody hides a command behind what he reads
         self._refused_reads = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
         self._refused_commands = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
-        self._in_work = Turns(MAX_IN_WORK, MAX_OF_TENANT)
+        self._in_work = Turns(MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER)
+        self._bodies = Bodies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -105,15 +111,30 @@ class Gate:
         rule, match = found
         try:
             state = await self._admit(rule, match.groupdict(), scope)
+            command = state.get("command")
+            owner = (command.tenant, command.caller.actor) if isinstance(command, Command) else None
+            if owner is not None:
+                self._bodies.check(owner, length_of(scope))
         except ControlPlaneError as refused:
             await _refusal(refused)(scope, receive, send)
             return
         admitted = {**scope, "state": {**scope.get("state", {}), **self._state, **state}}
-        command = state.get("command")
-        if not isinstance(command, Command):
+        if owner is None:
             await self._app(admitted, receive, send)
-            return
-        await self._in_turn((command.tenant, command.caller.actor), admitted, receive, send)
+        else:
+            await self._with_body(owner, rule, admitted, receive, send)
+
+    async def _with_body(self, owner: Owner, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
+        """A body that does not come takes no turn."""
+        length = length_of(scope)
+        with self._bodies.held(owner, length):
+            received = await read_whole(receive) if length else receive
+            if received is None:
+                return
+            if rule.asks_search_service:
+                await self._app(scope, received, send)
+            else:
+                await self._in_turn(owner, scope, received, send)
 
     async def _in_turn(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
         """The turn ends when the answer begins, which may go on for an hour."""

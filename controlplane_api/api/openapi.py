@@ -14,10 +14,12 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from menura.errors import MenuraError
 
+from controlplane_api.api.guard import READS
 from controlplane_api.api.problems import MEDIA_TYPE
 from controlplane_api.api.views import ProblemDocument
 from controlplane_api.errors import (
     AttemptsTooMany,
+    BodiesTooMany,
     CallerMissing,
     CallerUnknown,
     ControlPlaneError,
@@ -117,9 +119,12 @@ def _say_need(path: dict[str, Any], route: APIRoute, need: Need) -> None:
     for method in route.methods or ():
         operation = path[method.lower()]
         operation["security"] = [{BEARER: []}, {SESSION: []}]
-        for status, answer in refusals(*UNKNOWN, *unfit).items():
+        body = () if method in READS else (BodiesTooMany,)
+        for status, answer in refusals(*UNKNOWN, *unfit, *body).items():
             known = operation["responses"].setdefault(str(status), answer)
-            known["description"] = ", ".join(sorted({*known["description"].split(", "), answer["description"]}))
+            known["description"] = ", ".join(
+                sorted({*known["description"].split(", "), *answer["description"].split(", ")})
+            )
 
 
 def _head(get: dict[str, Any]) -> dict[str, Any]:

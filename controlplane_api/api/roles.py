@@ -142,3 +142,8 @@ AUDITED = frozenset({lakes.forget_lake, *(route for route, need in NEEDS.items()
     joined_views.change_view,
     joined_views.drop_view,
 }
+
+#: have turns of `api.search_service`, not of `api.gate`
+ASK_SEARCH_SERVICE = frozenset(
+    {searches.get_search_indexes, searches.get_recent_changes, searches.search_table, searches.search_view}
+)

@@ -5,7 +5,8 @@ promises. Nothing is durable. Each question names the tenant of the caller's pat
 the service knows no callers, and answers for any tenant to whoever has its token.
 
 `MOST_AT_ONCE` questions wait for the service at once, of one tenant half of them; beyond that they are refused, not
-queued. No proxy and no redirect is followed. What was searched for is in no error of this module and in no log.
+queued. They take no turn of the tenant's other requests (`api.gate`). No proxy and no redirect is followed. What was
+searched for is in no error of this module and in no log.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import json
 import logging
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,16 +83,29 @@ class SearchService:
         except OSError as unusable:  # an ssl.SSLError is one
             raise SearchUnusable(doing, f"{ca}: {unusable.strerror}", remedy="Correct --search-ca.") from unusable
 
-    async def ask(self, answer: type[V], tenant: str, path: str, question: Mapping[str, Any]) -> V:
-        """Raises `SearchAway`, `SearchBusy`, `SearchIndexUnknown`, `RecentChangesUnknown`, `SearchRefused`."""
+    async def ask(
+        self,
+        answer: type[V],
+        tenant: str,
+        path: str,
+        question: Mapping[str, Any],
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> V:
+        """`before`: what is done before rows leave; it has the question's turn still.
+
+        Raises `SearchAway`, `SearchBusy`, `SearchIndexUnknown`, `RecentChangesUnknown`, `SearchRefused`.
+        """
         async with self._turn(tenant):
             status, content = await self._answered(path, question)
-        if status == httpx.codes.OK:
+            if status != httpx.codes.OK:
+                raise _refusal(status, content)
             try:
-                return answer.model_validate_json(content)
+                found = answer.model_validate_json(content)
             except ValidationError as strange:
                 raise _away("its answer is not of the form that this version knows") from strange
-        raise _refusal(status, content)
+            if before is not None:
+                await before()
+            return found
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:

@@ -14,14 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from controlplane_api.api import search_service
+from controlplane_api.api import gate, search_service
 from controlplane_api.api.app import Access
 from controlplane_api.api.search_service import SearchService
+from controlplane_api.api.views import SearchIndexPage
 from controlplane_api.database import Database
 from controlplane_api.errors import SearchUnusable
 from controlplane_api.identity import audit
 from controlplane_api.identity.callers import Role
+from controlplane_api.registry.sql_registry import SqlRegistry
 from spark_sink.search import lag, service
+from tests.controlplane_api import facts
 from tests.controlplane_api.callers import made
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
@@ -353,6 +356,43 @@ def test_searches_when_many_of_a_tenant_wait_then_it_has_half_of_the_turns_and_a
                 thread.join()
             assert [problem(answer) for answer in answers] == [(503, "SEARCH_AWAY")] * 3
             assert not service._running
+
+
+def test_searches_when_a_reader_has_all_that_his_tenant_may_then_its_other_requests_are_answered(
+    database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_service, "ANSWER_SECONDS", 300)
+    facts.record_shop(registry, "orders")
+    let_go, shown, most = threading.Event(), made(database, Role.READER).headers, search_service.MOST_AT_ONCE // 2
+    assert most >= gate.MAX_OF_TENANT
+    with odd_service(200, b"", let_go) as url:
+        service = SearchService(url)
+        with serving(database, access=Access(search=service)) as api, http_client(api) as client:
+            asked = [("POST", OF_TABLE), ("POST", OF_VIEW), ("GET", CHANGES), ("GET", INDEXES)] * (most // 4)
+            threads = [threading.Thread(target=client.request, args=(method, path.format("acme")),
+                                        kwargs={"headers": shown, **({"json": {}} if method == "POST" else {})})
+                       for method, path in asked]  # fmt: skip
+            for thread in threads:
+                thread.start()
+            try:
+                wait_for("all to wait", lambda: service._running == {"acme": most}, every=0.01)
+                assert client.get("/api/v1/tenants/acme/sources", headers=shown, timeout=60).status_code == 200
+                assert service._running == {"acme": most}
+            finally:
+                let_go.set()
+                for thread in threads:
+                    thread.join()
+
+
+def test_a_search_when_its_reader_is_written_down_then_it_has_its_turn_still() -> None:
+    with odd_service(200, b'{"indexes": [], "next": null}') as url:
+        service, seen = SearchService(url), []
+
+        async def before() -> None:
+            seen.append(dict(service._running))
+
+        asyncio.run(service.ask(SearchIndexPage, "acme", "/v1/indexes", {}, before))
+        assert seen == [{"acme": 1}] and not service._running
 
 
 def test_an_api_when_its_search_service_is_elsewhere_then_comes_by_tls_with_its_token(

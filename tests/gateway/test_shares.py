@@ -153,7 +153,7 @@ def test_turns_when_one_tenant_waits_a_thousand_times_then_another_one_is_next_a
         assert came[:2] == [HOSTILE, HOSTILE]  # nobody else was there when these came
         assert came.index(HONEST) <= 3
         assert came.index(("acme", "db-2")) <= 4
-        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
+        assert (turns._of_tenant.total(), bool(turns._waiting)) == (0, False)
 
     run(scenario)
 
@@ -174,7 +174,7 @@ def test_turns_when_those_who_wait_are_cancelled_before_and_after_their_call_the
             await waiting[2]
         await waiting[3]
         turns.give(HOSTILE)
-        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
+        assert (turns._of_tenant.total(), bool(turns._waiting)) == (0, False)
 
     run(scenario)
 
@@ -197,7 +197,30 @@ def test_turns_when_one_tenant_may_have_some_of_them_then_the_others_are_there_f
         await waiting
         for owner in (HONEST, HOSTILE, HOSTILE):
             turns.give(owner)
-        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
+        assert (turns._of_tenant.total(), bool(turns._waiting)) == (0, False)
+
+    run(scenario)
+
+
+def test_turns_when_one_owner_may_have_some_of_its_tenants_then_another_owner_of_it_is_next() -> None:
+    async def scenario() -> None:
+        turns, another = Turns(4, most_of_tenant=3, most_of_owner=2), ("acme", "db-2")
+        for _ in range(2):
+            await turns.take(HOSTILE)
+        waiting = asyncio.create_task(turns.take(HOSTILE))
+        await settle()
+        await turns.take(another)
+        again = asyncio.create_task(turns.take(another))
+        await settle()
+        assert not waiting.done() and not again.done()
+        turns.give(another)
+        await settle()
+        assert not waiting.done() and again.done()  # which came later
+        turns.give(HOSTILE)
+        await waiting
+        for owner in (another, HOSTILE, HOSTILE):
+            turns.give(owner)
+        assert (turns._of_owner.total(), turns._of_tenant.total(), bool(turns._waiting)) == (0, 0, False)
 
     run(scenario)
 

@@ -6,6 +6,7 @@ values of rows, and would outlive these there.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -133,9 +134,8 @@ async def get_recent_changes(
 ) -> RecentChanges:
     """The newest changes of the table's rows that the lake has, with their values before and after."""
     asked = {"tenant": tenant, "source": source, "database": table[0], "table": table[1], "limit": limit}
-    found = await required(searching.service).ask(RecentChanges, tenant, "/v1/changes", asked)
-    await _audit(searching, command, database, "changes")
-    return found
+    record = partial(_audit, searching, command, database, "changes")
+    return await required(searching.service).ask(RecentChanges, tenant, "/v1/changes", asked, record)
 
 
 async def _search(
@@ -143,9 +143,8 @@ async def _search(
 ) -> SearchAnswer:
     names = dict(zip(("source", "database", "table"), table, strict=True))
     asked = {"tenant": command.tenant, **names, **request.model_dump()}
-    answer = await required(searching.service).ask(SearchAnswer, command.tenant, "/v1/search", asked)
-    await _audit(searching, command, database, "search")
-    return answer
+    record = partial(_audit, searching, command, database, "search")
+    return await required(searching.service).ask(SearchAnswer, command.tenant, "/v1/search", asked, record)
 
 
 async def _audit(searching: Searching, command: Command, database: Database, action: str) -> None:
