@@ -6,6 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from controlplane_api import database as databases
 from controlplane_api.api import gate
 from controlplane_api.api.app import Access
 from controlplane_api.database import Database
@@ -23,8 +24,9 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databas
 
 
 @pytest.fixture(params=[pytest.param("postgresql", marks=pytest.mark.needs_setup)])
-def kind(request: pytest.FixtureRequest) -> str:
-    """SQLite has one writer."""
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """SQLite has one writer. No statement waits too long for its lock while a test runs."""
+    monkeypatch.setattr(databases, "BUSY_SECONDS", 300)
     return str(request.param)
 
 
