@@ -186,11 +186,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     real = SearchService.ask
 
     async def ask(
-        service: SearchService, answer: object, tenant: str, path: str, question: dict[str, object]
+        service: SearchService, answer: object, tenant: str, path: str, question: dict[str, object], *before: object
     ) -> object:
         while question.get("text") in texts:
             await asyncio.sleep(0.01)
-        return await real(service, answer, tenant, path, question)  # type: ignore[arg-type]
+        return await real(service, answer, tenant, path, question, *before)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SearchService, "ask", ask)
     yield texts
