@@ -320,6 +320,8 @@ class Sink:
         for outcome in resumed:
             del self._stopped[outcome.table]
             begun_anew = stops[outcome.table].begins_at_gsn > 0
+            if begun_anew and outcome.changelog_version is None:  # its first rows are yet to come
+                self._recorded[outcome.table] = Recorded(begins_anew=True)
             logger.info("table resumed table=%s cut=%d begun_anew=%s", outcome.table, outcome.cut, begun_anew)
         return rows
 

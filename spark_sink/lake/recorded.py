@@ -32,13 +32,15 @@ class Recorded:
 
     changelog: int | None = None
     current: int | None = None
-    #: it begins anew with a dump, and may leave cuts out
+    #: it begins anew with a dump, and may leave cuts out; so until something of it is written
     begins_anew: bool = False
 
     def followed_by(self, changelog: int | None, current: int | None) -> "Recorded":
         """With later versions, where they are known."""
         return Recorded(
-            self.changelog if changelog is None else changelog, self.current if current is None else current
+            self.changelog if changelog is None else changelog,
+            self.current if current is None else current,
+            begins_anew=self.begins_anew and changelog is None,
         )
 
 

@@ -186,3 +186,29 @@ def test_a_table_that_was_made_anew_when_its_versions_are_recorded_then_the_last
     current = open_table(f"{folder(lake, OLD)}/current")
     assert current is not None and held.current == current.version()
     assert lost_tables(str(lake), recorded) == {}
+
+
+def test_a_table_without_rows_in_the_lake_when_its_dump_begins_before_its_rows_come_then_it_goes_on_with_them(
+    writer: Writer, lake: Path, session: SparkSession
+) -> None:
+    """The dump's first file follows one that the lake never had."""
+    writer.cut((OLD, [insert(id=1, v=1)]))
+    for path in (writer.folder / "data").rglob("*.parquet"):
+        path.unlink()
+    settings = SinkSettings(str(writer.folder), str(lake), str(lake / "_menura" / "checkpoint"), trigger_seconds=0.2)
+    stop = threading.Event()
+    running = threading.Thread(target=run, args=(session, settings, stop))
+    running.start()
+    try:
+        wait_for("the stop", lambda: states(lake)[-1:] == [("t", "DATA_FILE_UNREADABLE")])
+        writer.cut(Event(OLD, "DUMP_STARTED", dump="dump-1"))
+        wait_for("the table to go on", lambda: states(lake)[-1:] == [("t", "")])
+        writer.cut(Chunk(OLD, [{"id": 1, "v": 1}], writer.last_gsns["acme", "shop"]))
+        wait_for("the dump's cut", lambda: 3 in _cuts(lake))
+        assert stopped_tables(str(lake)) == []
+        writer.cut((OLD, [insert(id=2, v=2)]))
+        wait_for("the next cut", lambda: 4 in _cuts(lake))
+        assert lake_rows(lake, OLD) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
+    finally:
+        stop.set()
+        running.join()
