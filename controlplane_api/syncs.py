@@ -87,9 +87,11 @@ def start_tables(
     }  # fmt: skip
     if start.kind is not StartKind.RESUME:
         values["altered"] = None
+    if by_dump:
+        values["ignored_columns"] = []  # all rows come anew, with what the filter lets through now
     new = [
-        {"table_id": row.id, "source_id": source_id, "ignored_columns": [],
-         "start_text": dumps.get(row.id, start.text), **values}
+        {"table_id": row.id, "source_id": source_id, "start_text": dumps.get(row.id, start.text),
+         "ignored_columns": [], **values}
         for row in changed
         if row.desired is None
     ]  # fmt: skip
@@ -198,7 +200,7 @@ def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName,
         .where(Sync.table_id == bindparam("of_table"))
         .values(
             start=StartKind.DUMP, start_text=bindparam("to_text"), position_id=bindparam("to_position"),
-            state=State.PENDING, problem=None, changed_generation=generation,
+            state=State.PENDING, problem=None, changed_generation=generation, ignored_columns=[],
         ),
         changes,
     )  # fmt: skip

@@ -348,3 +348,19 @@ def test_a_column_when_its_table_is_denied_or_its_policy_is_to_note_then_none_is
     held = note(database)
     assert held is not None and not held["reread"], "told, and none is ordered"
     assert ordered(registry) == []
+
+
+def test_a_column_when_its_table_begins_anew_with_a_dump_then_it_is_not_read_a_second_time(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    effective(registry, "note")
+    with database.write() as connection:
+        stop_tables(connection, sync_of(database)["source_id"], [("shop", "orders")])
+    begin(database, "orders", kind=StartKind.DUMP)
+    effective(registry, state="PENDING")
+    assert sync_of(database)["ignored_columns"] == []
+    (uuid,) = ordered(registry)
+    registry.record_dump_plan(KEY, uuid, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", uuid), start=[started("orders", 20)])
+    effective(registry)
+    assert (note(database), ordered(registry)) == (None, [uuid])

@@ -132,8 +132,8 @@ class MysqlTableReader:
 
     def key_kinds(self, table: Table, key: tuple[str, ...]) -> tuple[str, ...]:
         prepared = self._prepared.get(table)
-        is_it = prepared is not None and prepared.key is not None and prepared.key.names == key
-        return prepared.key.kinds if is_it and prepared is not None and prepared.key is not None else ()
+        found = None if prepared is None else prepared.key
+        return found.kinds if found is not None and found.names == key else ()
 
     def bounds(self, table: Table, key: tuple[str, ...], values: Sequence[KeyValues]) -> list[str]:
         """Raises what `read_chunk` does, and `OrderChanged` where the key has less kinds."""
