@@ -119,10 +119,7 @@ async def search_view(
     return await _search(searching, command, database, (VIEW_SOURCE, VIEW_DATABASE, view), request)
 
 
-@router.get(
-    "/sources/{source}/tables/{database}/{table}/changes",
-    responses=refusals(*_ANY, RecentChangesUnknown, SearchRefused),
-)
+@router.get("/sources/{source}/tables/{database}/{table}/changes", responses=_OF_CHANGES)
 async def get_recent_changes(
     tenant: TenantName,
     source: SourceName,
