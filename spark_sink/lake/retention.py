@@ -33,8 +33,8 @@ def is_due(folder: str, before: int | None, after: int | None, every: int = CLEA
 
 
 def _turn(folder: str, version: int, every: int) -> int:
-    """Tables that have the same versions do not all have their turn together."""
-    return (version + crc32(folder.encode()) % every) // every
+    """Tables that have the same versions do not all have their turn together, and a new one has none yet."""
+    return max(0, version - crc32(folder.encode()) % every) // every
 
 
 def clean(folder: str, keep_hours: int) -> int:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -152,10 +153,12 @@ def test_turns_when_tables_have_the_same_versions_then_they_come_at_different_on
         folder: [version for version in range(1, 10 * CLEAN_EVERY_VERSIONS + 1) if is_due(folder, version - 1, version)]
         for folder in folders
     }
-    assert {len(found) for found in turns.values()} == {10}
+    every = CLEAN_EVERY_VERSIONS
+    assert {later - due for found in turns.values() for due, later in pairwise(found)} == {every}
+    assert all(every <= found[0] < 2 * every for found in turns.values())  # not of a table that is new
     together = Counter(version for found in turns.values() for version in found)
     assert max(together.values()) < 60
-    assert all(is_due(folder, 0, CLEAN_EVERY_VERSIONS) and not is_due(folder, 5, 5) for folder in folders)
+    assert all(is_due(folder, every, 2 * every) and not is_due(folder, 50, 50) for folder in folders)
 
 
 def test_storage_that_lets_nothing_be_removed_when_a_table_is_cleaned_then_its_rows_are_there_all_the_same(
