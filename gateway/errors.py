@@ -118,6 +118,12 @@ class DumpNotDesired(StreamError):
     terminal = False
 
 
+class PackageNotDesired(StreamError):
+    """Transient: what an agent shall run may have changed while it asked."""
+
+    terminal = False
+
+
 class DumpPlanChanged(StreamError):
     """Never raised: the dump is recorded as failed for it, and the source's other dumps go on."""
 

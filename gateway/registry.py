@@ -195,6 +195,21 @@ class ConfigurationDigests:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionSeen:
+    """What an agent says of its software; see menura.v1.EffectiveVersion, `state` is the name of its State."""
+
+    #: of the order that it answers; 0: none has come
+    generation: int
+    version: str
+    #: "deb", "rpm", "tar"; empty: installed in another form
+    format: str
+    machine: str
+    state: str
+    downloaded_bytes: int
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnSeen:
     name: str
     column_type: str
@@ -510,6 +525,9 @@ class Registry(Protocol):
         self, name: AgentName, seen: Sequence[ConfigurationSeen], reported: str, at_us: int
     ) -> None:
         """The agent's whole report, with its digest."""
+
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
+        """What an agent says that it runs, and how far it is with what was ordered; ignored where nobody knows it."""
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         """What was refused in an agent's name goes into the audit log, and is shown at the agent if there is one."""

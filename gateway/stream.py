@@ -26,7 +26,7 @@ from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.message_parts import PART_BYTES, Assembly, PartsInvalid
 from menura.naming import is_identity
-from menura.protocol import PROTOCOL_VERSION
+from menura.protocol import LEAST_PROTOCOL_VERSION, PROTOCOL_VERSION
 from menura.roles import ROLES, Role
 from menura.v1.changes_pb2 import Credit
 from menura.v1.config_pb2 import Hello
@@ -70,7 +70,14 @@ SMALL_BYTES = 16 << 10
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
 _PAYLOADS = {
-    Role.CONFIG: ("effective_sources", "effective_state", "certificate_request", "error"),
+    Role.CONFIG: (
+        "effective_sources",
+        "effective_state",
+        "effective_version",
+        "package_request",
+        "certificate_request",
+        "error",
+    ),
     Role.HEARTBEAT: ("heartbeat", "error"),
     Role.CATALOG: (
         "cartography",
@@ -163,12 +170,7 @@ class AgentStream:
         self._check_sequence(message.header)
         if message.WhichOneof("payload") != "hello":
             raise HelloMissing("opening a stream", f"{message.WhichOneof('payload')} as first message")
-        if message.hello.protocol != PROTOCOL_VERSION:
-            raise ProtocolVersion(
-                "opening a stream",
-                f"the agent speaks protocol {message.hello.protocol}, this gateway {PROTOCOL_VERSION}",
-                remedy="Upgrade the older one of agent and gateway",
-            )
+        _check_protocol(message.hello.protocol)
         return message.hello
 
     async def read(self) -> StreamResponse | None:
@@ -374,6 +376,16 @@ def _retrieved(write: asyncio.Task[None]) -> None:
     """Whoever waits has what it raised; nobody else misses it."""
     if not write.cancelled():
         write.exception()
+
+
+def _check_protocol(spoken: int) -> None:
+    if LEAST_PROTOCOL_VERSION <= spoken <= PROTOCOL_VERSION:
+        return
+    raise ProtocolVersion(
+        "opening a stream",
+        f"the agent speaks protocol {spoken}, this gateway {LEAST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
+        remedy="Upgrade the gateway first, then the agent" if spoken > PROTOCOL_VERSION else "Upgrade the agent",
+    )
 
 
 def _part_of(message: StreamResponse) -> MessagePart:

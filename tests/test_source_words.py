@@ -31,6 +31,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/migrations/versions/rev_0017_changes.py": ("postgresql", "PostgreSQL", "plpgsql", "pg_notify"),
     "controlplane_api/migrations/versions/rev_0020_source_configurations.py": ("postgresql",),
+    "controlplane_api/migrations/versions/rev_0042_upgrades.py": ("postgresql",),
     "controlplane_api/migrations/versions/rev_0039_blocked_and_audit.py": ("postgresql", "POSTGRESQL", "plpgsql"),
     "controlplane_api/migrations/versions/rev_0040_audit_numbers.py": (
         *("postgresql", "PostgreSQL", "POSTGRESQL"),

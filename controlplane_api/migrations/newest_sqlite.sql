@@ -625,4 +625,106 @@ CREATE TRIGGER menura_keep_audit BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT
 --
 CREATE TRIGGER menura_keep_audit_rows BEFORE DELETE ON audit WHEN NOT (CASE WHEN OLD.number > 0 THEN OLD.number <= (SELECT MAX(number) FROM audit WHERE tenant = OLD.tenant) - 1000000 ELSE OLD.number >= (SELECT MIN(number) FROM audit WHERE tenant = OLD.tenant) + 100000 END) BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END
 --
-INSERT INTO alembic_version VALUES ('0041')
+CREATE TABLE agent_version (
+    agent_id INTEGER NOT NULL,
+    generation BIGINT NOT NULL,
+    version TEXT NOT NULL,
+    format TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    state TEXT NOT NULL,
+    downloaded_bytes BIGINT NOT NULL,
+    problem JSON,
+    told_at_us BIGINT NOT NULL,
+    ordered BIGINT DEFAULT '0' NOT NULL,
+    CONSTRAINT pk_agent_version PRIMARY KEY (agent_id),
+    CONSTRAINT fk_agent_version_agent_id FOREIGN KEY(agent_id) REFERENCES agent (id)
+)
+--
+CREATE TABLE agent_release (
+    id INTEGER NOT NULL,
+    tenant_id INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    sums BLOB NOT NULL,
+    signature BLOB NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    complete BOOLEAN DEFAULT 0 NOT NULL,
+    created_at_us BIGINT NOT NULL,
+    changed_at_us BIGINT NOT NULL,
+    CONSTRAINT pk_agent_release PRIMARY KEY (id),
+    CONSTRAINT fk_agent_release_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenant (id),
+    CONSTRAINT uq_agent_release_tenant_id UNIQUE (tenant_id, version)
+)
+--
+CREATE TABLE agent_package (
+    id INTEGER NOT NULL,
+    release_id INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    format TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    received_bytes BIGINT DEFAULT '0' NOT NULL,
+    CONSTRAINT pk_agent_package PRIMARY KEY (id),
+    CONSTRAINT fk_agent_package_release_id FOREIGN KEY(release_id) REFERENCES agent_release (id),
+    CONSTRAINT uq_agent_package_release_id UNIQUE (release_id, name)
+)
+--
+CREATE INDEX ix_agent_package_sha256 ON agent_package (sha256)
+--
+CREATE TABLE agent_package_piece (
+    package_id INTEGER NOT NULL,
+    number BIGINT NOT NULL,
+    data BLOB NOT NULL,
+    CONSTRAINT pk_agent_package_piece PRIMARY KEY (package_id, number),
+    CONSTRAINT fk_agent_package_piece_package_id FOREIGN KEY(package_id) REFERENCES agent_package (id)
+)
+--
+CREATE TABLE rollout (
+    id INTEGER NOT NULL,
+    tenant_id INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    back_of BIGINT,
+    state TEXT NOT NULL,
+    problem JSON,
+    groups JSON NOT NULL,
+    group_number BIGINT DEFAULT '0' NOT NULL,
+    wait_us BIGINT NOT NULL,
+    at_once BIGINT NOT NULL,
+    most_failures BIGINT NOT NULL,
+    return_us BIGINT NOT NULL,
+    roll_back BOOLEAN DEFAULT 0 NOT NULL,
+    clock_us BIGINT DEFAULT '0' NOT NULL,
+    looked_at_us BIGINT NOT NULL,
+    whole_us BIGINT,
+    created_by TEXT NOT NULL,
+    created_at_us BIGINT NOT NULL,
+    ended_at_us BIGINT,
+    CONSTRAINT pk_rollout PRIMARY KEY (id),
+    CONSTRAINT fk_rollout_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenant (id)
+)
+--
+CREATE INDEX ix_rollout_tenant_id ON rollout (tenant_id, state)
+--
+CREATE INDEX ix_rollout_state ON rollout (state, looked_at_us)
+--
+CREATE TABLE rollout_agent (
+    rollout_id INTEGER NOT NULL,
+    agent_id INTEGER NOT NULL,
+    group_number BIGINT NOT NULL,
+    version TEXT NOT NULL,
+    former_version TEXT DEFAULT '' NOT NULL,
+    state TEXT NOT NULL,
+    generation BIGINT DEFAULT '0' NOT NULL,
+    since_us BIGINT DEFAULT '0' NOT NULL,
+    problem JSON,
+    skipped BOOLEAN DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_rollout_agent PRIMARY KEY (rollout_id, agent_id),
+    CONSTRAINT fk_rollout_agent_rollout_id FOREIGN KEY(rollout_id) REFERENCES rollout (id),
+    CONSTRAINT fk_rollout_agent_agent_id FOREIGN KEY(agent_id) REFERENCES agent (id)
+)
+--
+CREATE INDEX ix_rollout_agent_agent_id ON rollout_agent (agent_id, state)
+--
+CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, group_number)
+--
+INSERT INTO alembic_version VALUES ('0042')

@@ -3,7 +3,8 @@
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
 change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
 `lake_stop`, `lake_policy`, `lake_joined_view`, `verdict` and `table_proof` by the reports of sinks; these name sources,
-tables and views, and so hold before the database knows them.
+tables and views, and so hold before the database knows them. `agent_version` changes by what agents say of their
+software.
 Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
@@ -53,13 +54,25 @@ from controlplane_api.models.syncs import (
     SyncRule,
     TableEvent,
 )
+from controlplane_api.models.upgrades import (
+    AgentPackage,
+    AgentPackagePiece,
+    AgentRelease,
+    AgentVersion,
+    Rollout,
+    RolloutAgent,
+)
 from controlplane_api.models.verifications import ProofOfTable, VerificationSchedule
 
 __all__ = [
     "KEPT_EVENTS",
     "POSITION_OF_SYNC",
     "Agent",
+    "AgentPackage",
+    "AgentPackagePiece",
     "AgentPresence",
+    "AgentRelease",
+    "AgentVersion",
     "AnyRow",
     "ApiToken",
     "AuditEntry",
@@ -89,6 +102,8 @@ __all__ = [
     "OperationTable",
     "ProofOfTable",
     "Quarantine",
+    "Rollout",
+    "RolloutAgent",
     "Source",
     "SourceConfiguration",
     "SourceHealth",

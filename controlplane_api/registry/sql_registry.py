@@ -48,6 +48,7 @@ from controlplane_api.registry import (
     lock_holders,
     presences,
     quarantine,
+    versions,
 )
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.states import DumpEnd, StartKind
@@ -81,6 +82,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    VersionSeen,
     WaitForChange,
     sources_of,
 )
@@ -122,6 +124,10 @@ class SqlRegistry:
     ) -> None:
         with self._write() as connection:
             configurations.record(connection, name, seen, reported, at_us)
+
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
+        with self._write() as connection:
+            versions.record(connection, name, seen, at_us)
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         with self._write() as connection:

@@ -10,7 +10,7 @@ import logging
 from contextlib import ExitStack
 from functools import partial
 
-from menura.bounds import MAX_NAME_CHARS
+from menura.bounds import MAX_NAME_CHARS, clean_text
 from menura.error_message import as_message
 from menura.instants import now_us
 from menura.source_configuration import digest_of, sha256_of
@@ -19,16 +19,25 @@ from menura.v1.config_pb2 import (
     DesiredSources,
     EffectiveSources,
     EffectiveState,
+    EffectiveVersion,
     Hello,
+    PackageRequest,
     SourceConfiguration,
 )
 from menura.v1.stream_pb2 import StreamRequest
 
-from gateway.errors import PayloadInvalid, RenewalUnavailable, SourceHeld, SourceNotAssigned, TablesTooMany
+from gateway.errors import (
+    PackageNotDesired,
+    PayloadInvalid,
+    RenewalUnavailable,
+    SourceHeld,
+    SourceNotAssigned,
+    TablesTooMany,
+)
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
-from gateway.quotas import ERROR_ROWS
+from gateway.quotas import ERROR_ROWS, VERSION_ROWS
 from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
 from gateway.stream import AgentStream
 from gateway.tasks import run_until_first
@@ -40,6 +49,7 @@ from gateway.wire.translation import (
     problem_from,
     source_seen,
     tables_effective,
+    version_seen,
     warnings_of,
 )
 
@@ -208,6 +218,12 @@ class Control:
             if message.WhichOneof("payload") == "certificate_request":
                 await self._renew(message.certificate_request.request)
                 continue
+            if message.WhichOneof("payload") == "effective_version":
+                await self._take_version(message.effective_version)
+                continue
+            if message.WhichOneof("payload") == "package_request":
+                self._refuse_package(message.package_request)
+                continue
             problem = problem_from(message.error, now_us())
             self._stream.quota.rows.owe(ERROR_ROWS)
             self._log("agent reports: %s: %s", self._stream.key, problem.message)
@@ -242,6 +258,23 @@ class Control:
         await self._parts.reports.tell(
             self._name, lambda: self._parts.registry.record_configurations(self._name, seen, digest, now_us())
         )
+
+    async def _take_version(self, state: EffectiveVersion) -> None:
+        self._stream.quota.rows.owe(VERSION_ROWS)
+        at_us = now_us()
+        seen = version_seen(state, at_us)
+        await self._parts.reports.tell(self._name, lambda: self._parts.registry.record_version(self._name, seen, at_us))
+
+    def _refuse_package(self, request: PackageRequest) -> None:
+        self._stream.quota.rows.owe(ERROR_ROWS)
+        refused = PackageNotDesired(
+            "sending a package to an agent",
+            f"{clean_text(request.sha256, MAX_NAME_CHARS)!r} is not what it shall run",
+            data="Nothing was sent; the agent runs on as it is",
+            remedy="The agent asks again by what it shall run next",
+        )
+        self._log("package refused: %s: %s", self._stream.key, refused)
+        self._stream.post(StreamRequest(error=as_message(refused)))
 
     async def _renew(self, request: bytes) -> None:
         self._stream.quota.rows.owe(ERROR_ROWS)

@@ -15,6 +15,7 @@ from menura.v1.config_pb2 import (
     DesiredState,
     EffectiveSources,
     EffectiveState,
+    EffectiveVersion,
     Heartbeat,
     SourceHello,
     TableName,
@@ -37,6 +38,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    VersionSeen,
 )
 
 #: of a source
@@ -48,6 +50,8 @@ MAX_COLUMNS = 8_192
 MAX_KEYS = 8_192
 #: of it in all: the labels of an enumeration alone may take 64 KiB and more
 MAX_CARD_BYTES = 8 << 20
+#: of an agent's version, its package's form and its machine
+MAX_WORD_CHARS = 64
 #: of a position; its text may be longer
 MAX_TOKEN_CHARS = 65_536
 
@@ -96,6 +100,22 @@ def configurations_seen(state: EffectiveSources, at_us: int) -> tuple[Configurat
         )
         for one in state.sources
         if is_identity(one.source)
+    )
+
+
+def version_seen(state: EffectiveVersion, at_us: int) -> VersionSeen:
+    """Raises `PayloadInvalid` for a state that this gateway does not know: an agent is no newer than its gateway."""
+    known = EffectiveVersion.State.DESCRIPTOR.values_by_number
+    if state.state not in known or not state.state:
+        raise PayloadInvalid("reading an agent's version", f"state {state.state}, which is none")
+    return VersionSeen(
+        generation=clean_int64(state.generation),
+        version=clean_text(state.version, MAX_WORD_CHARS),
+        format=clean_text(state.format, MAX_WORD_CHARS),
+        machine=clean_text(state.machine, MAX_WORD_CHARS),
+        state=known[state.state].name,
+        downloaded_bytes=clean_int64(state.downloaded_bytes),
+        problem=problem_from(state.error, at_us) if state.HasField("error") else None,
     )
 
 

@@ -45,6 +45,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    VersionSeen,
     table_hash,
 )
 from tests.gateway.memory_dumps import MemoryDumps
@@ -86,6 +87,7 @@ class MemoryRegistry:
         self.configured: dict[AgentName, tuple[SourceConfigured, ...]] = {}
         self.configurations_seen: dict[AgentName, tuple[ConfigurationSeen, ...]] = {}
         self.reported: dict[AgentName, str] = {}
+        self.versions: dict[AgentName, VersionSeen] = {}
 
     def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
         """Set the desired tables; the new generation."""
@@ -145,6 +147,10 @@ class MemoryRegistry:
         self._check()
         self.configurations_seen[name] = tuple(seen)
         self.reported[name] = reported
+
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
+        self._check()
+        self.versions[name] = seen
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         self._check()

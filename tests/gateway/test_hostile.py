@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES, METADATA_LAYOUT
 from menura.landing import LandedForeignKey
-from menura.protocol import PROTOCOL_VERSION
+from menura.protocol import LEAST_PROTOCOL_VERSION, PROTOCOL_VERSION
 from menura.v1.changes_pb2 import ChangeBatch, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, TableName
 
@@ -309,7 +309,8 @@ def test_a_header_that_differs_when_it_comes_ends_the_stream(tmp_path: Path, hea
 @pytest.mark.parametrize(
     ("first", "code"),
     [
-        ({"hello": Hello(protocol=PROTOCOL_VERSION - 1)}, "PROTOCOL_VERSION"),
+        ({"hello": Hello(protocol=LEAST_PROTOCOL_VERSION - 1)}, "PROTOCOL_VERSION"),
+        ({"hello": Hello(protocol=PROTOCOL_VERSION + 1)}, "PROTOCOL_VERSION"),
         ({"cut_end": cut_end(Replicate(), 1, 0)}, "HELLO_MISSING"),
         ({"hello": Hello(protocol=PROTOCOL_VERSION), "header": {"session": ""}}, "HEADER_INVALID"),
         ({"hello": Hello(protocol=PROTOCOL_VERSION), "header": {"request_type": 99}}, "REQUEST_TYPE_UNSUPPORTED"),

@@ -12,7 +12,9 @@ from menura.v1.config_pb2 import (
     EffectiveSource,
     EffectiveSources,
     EffectiveState,
+    EffectiveVersion,
     Heartbeat,
+    PackageRequest,
     SourceHello,
     SourceStatus,
     TableName,
@@ -66,6 +68,12 @@ def said_of(source: str, dump: str, run: Any) -> dict[str, list[dict[str, Any]]]
                     running=[SourceHello(source=source, flavor="mysql")],
                 )
             },
+            {
+                "effective_version": EffectiveVersion(
+                    generation=9, version="0", state=EffectiveVersion.ROLLED_BACK, error=error["error"]
+                )
+            },
+            {"package_request": PackageRequest(sha256="0" * 64, offset=0)},
             {"certificate_request": CertificateRequest(request=b"\x30\x00")},
             error,
         ],
