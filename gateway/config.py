@@ -45,6 +45,8 @@ class GatewayConfig:
     poll_seconds: float = 0.5
     #: how often it is looked whether a verification is due
     schedule_seconds: float = 5
+    #: how often it is looked whether a rollout goes on
+    rollout_seconds: float = 1
     cartography_seconds: float = 600
     #: open at a time; further ones are refused before anything is read from them
     max_streams: int = 16_384

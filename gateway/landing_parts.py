@@ -21,6 +21,7 @@ from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
+from gateway.packages import Packages
 from gateway.quotas import Quotas
 from gateway.reconciliation import Generations
 from gateway.registry import AgentName, ConfigurationDigests, Registry, SourceKey
@@ -75,6 +76,9 @@ class LandingParts:
     dump_generations: Generations[SourceKey, int]
     #: of the sources that are configured for agents
     configurations: Generations[AgentName, ConfigurationDigests]
+    #: of what agents shall run
+    orders: Generations[AgentName, int]
+    packages: Packages
     metrics: GatewayMetrics
     reports: Reports
     heartbeats: Heartbeats

@@ -75,6 +75,9 @@ class GatewayMetrics:
     menura_retention_silent_lake_turns_total: int = _counter(
         "Those of them at which it was a lake that had said nothing for 7 days."
     )
+    menura_upgrade_sent_bytes_total: int = _counter("Bytes of packages sent to agents.")
+    menura_upgrade_refused_requests_total: int = _counter("Requests for bytes of packages that no order allows.")
+    menura_upgrade_turns_total: int = _counter("Times that this gateway has looked after a rollout.")
     menura_registry_failures_total: int = _counter("Times that the database was away.")
     #: when the certificates expire of agents with open streams, by the streams
     certificates_us: dict[object, int] = field(default_factory=dict)

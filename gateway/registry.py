@@ -210,6 +210,28 @@ class VersionSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PackageDesired:
+    """See menura.v1.AgentPackage; `package_id` is the database's name for its bytes."""
+
+    package_id: int
+    version: str
+    name: str
+    sha256: str
+    size_bytes: int
+    sums: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDesired:
+    """What an agent shall run; see menura.v1.DesiredVersion."""
+
+    generation: int
+    package: PackageDesired
+    way_back: PackageDesired
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnSeen:
     name: str
     column_type: str
@@ -526,8 +548,20 @@ class Registry(Protocol):
     ) -> None:
         """The agent's whole report, with its digest."""
 
-    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
-        """What an agent says that it runs, and how far it is with what was ordered; ignored where nobody knows it."""
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
+        """What an agent says that it runs, and how far it is with what was ordered; False: nobody knows the agent."""
+
+    def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
+        """Generation of each agent's order that is in work; 0: none is. The gateway polls it."""
+
+    def desired_version(self, name: AgentName) -> VersionDesired | None:
+        """What the agent shall run; None: nothing is ordered."""
+
+    def package_piece(self, package_id: int, offset: int, size_bytes: int) -> bytes:
+        """At most 128 KiB of a package from there, fewer only at its end; empty: it is gone."""
+
+    def move_rollouts(self, at_us: int) -> int:
+        """Look after the rollouts whose turn it is by this clock; how many."""
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         """What was refused in an agent's name goes into the audit log, and is shown at the agent if there is one."""

@@ -54,6 +54,7 @@ from gateway.landing.retention import Retention
 from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
+from gateway.packages import Packages
 from gateway.presence import SILENT_INTERVALS, Presence
 from gateway.quotas import STREAM_ROWS
 from gateway.reconciliation import Generations
@@ -74,6 +75,8 @@ COMMIT_THREADS, RUN_THREADS = 5, 3
 #: of what agents report, which waits for the database; and of what streams ask and wait for, as who an agent is
 REPORT_THREADS, ASK_THREADS = 4, 6
 ENROL_THREADS = 2
+#: of packages that agents download
+PACKAGE_THREADS = 2
 #: of the event loop: more than there are tasks of the gateway's own that do something there, one call at a time each.
 #: What agents ask has no place in them.
 BACKGROUND_THREADS = 16
@@ -164,6 +167,7 @@ async def serve(
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
         ThreadPoolExecutor(REPORT_THREADS, thread_name_prefix="report") as reporting,
         ThreadPoolExecutor(ASK_THREADS, thread_name_prefix="ask") as answering,
+        ThreadPoolExecutor(PACKAGE_THREADS, thread_name_prefix="package") as reading,
         ThreadPoolExecutor(ENROL_THREADS, thread_name_prefix="enrol") as enrolling,
     ):
         reports, asking = Reports(metrics, _fair(reporting, REPORT_THREADS)), _fair(answering, ASK_THREADS)
@@ -186,6 +190,8 @@ async def serve(
             generations=generations,
             dump_generations=dump_generations,
             configurations=configurations,
+            orders=Generations(registry.version_orders, changes, metrics),
+            packages=Packages(_fair(reading, PACKAGE_THREADS)),
             metrics=metrics,
             reports=reports,
             heartbeats=heartbeats,
@@ -230,6 +236,7 @@ async def serve(
                 generations.run(),
                 dump_generations.run(),
                 configurations.run(),
+                parts.orders.run(),
                 standings.run(),
                 heartbeats.run(),
                 *identity,
@@ -237,6 +244,7 @@ async def serve(
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
                 _follow_blocked(log, registry, metrics),
                 _order_verifications(registry, gateway, config.schedule_seconds),
+                _move_rollouts(registry, metrics, config.rollout_seconds),
                 wait_for_stop(),
             )
         finally:
@@ -318,6 +326,16 @@ async def _follow_blocked(log: CutLog, registry: Registry, metrics: GatewayMetri
                 else:
                     if is_over:
                         logger.info("source goes on, its lock was free: source=%s", held.key)
+
+
+async def _move_rollouts(registry: Registry, metrics: GatewayMetrics, seconds: float) -> None:
+    """Look after rollouts of agents' versions whose turn it is, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            metrics.menura_upgrade_turns_total += await asyncio.to_thread(registry.move_rollouts, now_us())
+        except (RegistryRefused, RegistryUnavailable) as unavailable:
+            logger.warning("rollouts are not looked after, it is tried again: %s", unavailable)
 
 
 async def _order_verifications(registry: Registry, gateway: GatewayRun, seconds: float) -> None:

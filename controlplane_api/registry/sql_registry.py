@@ -8,7 +8,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from menura.horizon import Horizon
@@ -17,7 +17,7 @@ from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import lost_state, rules, verification_schedules, wanted_tables
+from controlplane_api import agent_packages, lost_state, rollout_turns, rules, verification_schedules, wanted_tables
 from controlplane_api.database import LOOKUP_ROWS, Database, bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.dump_lives import OF_PARTS
@@ -82,6 +82,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    VersionDesired,
     VersionSeen,
     WaitForChange,
     sources_of,
@@ -125,9 +126,30 @@ class SqlRegistry:
         with self._write() as connection:
             configurations.record(connection, name, seen, reported, at_us)
 
-    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
         with self._write() as connection:
-            versions.record(connection, name, seen, at_us)
+            return versions.record(connection, name, seen, at_us)
+
+    def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
+        with self._read() as connection:
+            return versions.orders(connection, names)
+
+    def desired_version(self, name: AgentName) -> VersionDesired | None:
+        with self._read() as connection:
+            return versions.desired(connection, name)
+
+    def package_piece(self, package_id: int, offset: int, size_bytes: int) -> bytes:
+        with self._read() as connection:
+            return agent_packages.read(connection, package_id, offset, size_bytes)
+
+    def move_rollouts(self, at_us: int) -> int:
+        with self._read() as connection:
+            due = rollout_turns.due(connection, rollout_turns.now_of(connection, at_us))
+        moved = 0
+        for rollout_id in due:
+            with self._write() as connection:
+                moved += rollout_turns.turn(connection, rollout_id, rollout_turns.now_of(connection, at_us))
+        return moved
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         with self._write() as connection:

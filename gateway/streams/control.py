@@ -2,15 +2,15 @@
 
 Comes in: the agent's Hello with its sources, EffectiveSources and EffectiveState whenever something changed there. Goes
 out: DesiredSources, all that is configured for the agent, whenever that has another digest; DesiredState of each source
-that the agent holds, whenever its generation moves. What is recorded is the registry's; a report that its database has
-lost, being an older copy now, is recorded again. The rest begins anew with the next stream.
+that the agent holds, whenever its generation moves. Its software is `Upgrade`'s. What is recorded is the registry's; a
+report that its database has lost, being an older copy now, is recorded again. The rest begins anew with the next stream.
 """
 
 import logging
 from contextlib import ExitStack
 from functools import partial
 
-from menura.bounds import MAX_NAME_CHARS, clean_text
+from menura.bounds import MAX_NAME_CHARS
 from menura.error_message import as_message
 from menura.instants import now_us
 from menura.source_configuration import digest_of, sha256_of
@@ -19,15 +19,12 @@ from menura.v1.config_pb2 import (
     DesiredSources,
     EffectiveSources,
     EffectiveState,
-    EffectiveVersion,
     Hello,
-    PackageRequest,
     SourceConfiguration,
 )
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import (
-    PackageNotDesired,
     PayloadInvalid,
     RenewalUnavailable,
     SourceHeld,
@@ -37,9 +34,10 @@ from gateway.errors import (
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
-from gateway.quotas import ERROR_ROWS, VERSION_ROWS
+from gateway.quotas import ERROR_ROWS
 from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
 from gateway.stream import AgentStream
+from gateway.streams.upgrade import Upgrade
 from gateway.tasks import run_until_first
 from gateway.wire.translation import (
     configurations_seen,
@@ -49,7 +47,6 @@ from gateway.wire.translation import (
     problem_from,
     source_seen,
     tables_effective,
-    version_seen,
     warnings_of,
 )
 
@@ -84,6 +81,7 @@ class Control:
         self._sources: dict[str, SourceSeen] = {}
         #: the sources are others than the registry has heard of
         self._is_anew = True
+        self._upgrade = Upgrade(stream, parts, agent.name)
         self._run_are(source_seen(hello.sources))
 
     async def serve(self) -> None:
@@ -94,6 +92,7 @@ class Control:
         generations, elsewhere = self._parts.generations, frozenset[str]()
         with ExitStack() as followed:
             followed.enter_context(self._parts.configurations.following(self._name))
+            followed.enter_context(self._parts.orders.following(self._name))
             followed.callback(self._give_up_all)
             while True:
                 is_anew, self._is_anew = self._is_anew, False
@@ -112,6 +111,7 @@ class Control:
                         self._sent[name] = None
                 await self._refuse_others(own)
                 await self._configure()
+                await self._upgrade.follow()
                 for name, sent in list(self._sent.items()):
                     current = generations.current(self._key(name))
                     if current is not None and current != sent:
@@ -219,10 +219,10 @@ class Control:
                 await self._renew(message.certificate_request.request)
                 continue
             if message.WhichOneof("payload") == "effective_version":
-                await self._take_version(message.effective_version)
+                await self._upgrade.take(message.effective_version)
                 continue
             if message.WhichOneof("payload") == "package_request":
-                self._refuse_package(message.package_request)
+                await self._upgrade.give(message.package_request)
                 continue
             problem = problem_from(message.error, now_us())
             self._stream.quota.rows.owe(ERROR_ROWS)
@@ -258,23 +258,6 @@ class Control:
         await self._parts.reports.tell(
             self._name, lambda: self._parts.registry.record_configurations(self._name, seen, digest, now_us())
         )
-
-    async def _take_version(self, state: EffectiveVersion) -> None:
-        self._stream.quota.rows.owe(VERSION_ROWS)
-        at_us = now_us()
-        seen = version_seen(state, at_us)
-        await self._parts.reports.tell(self._name, lambda: self._parts.registry.record_version(self._name, seen, at_us))
-
-    def _refuse_package(self, request: PackageRequest) -> None:
-        self._stream.quota.rows.owe(ERROR_ROWS)
-        refused = PackageNotDesired(
-            "sending a package to an agent",
-            f"{clean_text(request.sha256, MAX_NAME_CHARS)!r} is not what it shall run",
-            data="Nothing was sent; the agent runs on as it is",
-            remedy="The agent asks again by what it shall run next",
-        )
-        self._log("package refused: %s: %s", self._stream.key, refused)
-        self._stream.post(StreamRequest(error=as_message(refused)))
 
     async def _renew(self, request: bytes) -> None:
         self._stream.quota.rows.owe(ERROR_ROWS)

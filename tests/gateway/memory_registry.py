@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from menura.horizon import Horizon
@@ -45,6 +45,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    VersionDesired,
     VersionSeen,
     table_hash,
 )
@@ -88,6 +89,9 @@ class MemoryRegistry:
         self.configurations_seen: dict[AgentName, tuple[ConfigurationSeen, ...]] = {}
         self.reported: dict[AgentName, str] = {}
         self.versions: dict[AgentName, VersionSeen] = {}
+        self.orders: dict[AgentName, VersionDesired] = {}
+        self.packages: dict[int, bytes] = {}
+        self.pieces_read = 0
 
     def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
         """Set the desired tables; the new generation."""
@@ -148,9 +152,27 @@ class MemoryRegistry:
         self.configurations_seen[name] = tuple(seen)
         self.reported[name] = reported
 
-    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> None:
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
         self._check()
         self.versions[name] = seen
+        return True
+
+    def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
+        self._check()
+        return {name: self.orders[name].generation if name in self.orders else 0 for name in names}
+
+    def desired_version(self, name: AgentName) -> VersionDesired | None:
+        self._check()
+        return self.orders.get(name)
+
+    def package_piece(self, package_id: int, offset: int, size_bytes: int) -> bytes:
+        self._check()
+        self.pieces_read += 1
+        return self.packages.get(package_id, b"")[offset : offset + (128 << 10)]
+
+    def move_rollouts(self, at_us: int) -> int:
+        self._check()
+        return 0
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         self._check()

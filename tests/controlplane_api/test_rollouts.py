@@ -1,0 +1,314 @@
+"""Rollouts: which agent has an order when, what halts them, and who waits for whom."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from controlplane_api import agent_packages, rollouts
+from controlplane_api.database import Database, open_database
+from controlplane_api.errors import ReleaseInUse, RequestInvalid, RolloutRuns, RolloutUnknown
+from controlplane_api.models import Rollout
+from controlplane_api.registry.sql_registry import SqlRegistry
+from controlplane_api.rollout_rows import forms, holds, reason, with_agents
+from controlplane_api.rollout_states import LEFT_OUT, Reason
+from controlplane_api.rollouts import Group, Order
+from gateway.registry import AgentSeen, Problem
+from tests.controlplane_api.upgrade_facts import (
+    NEW,
+    OLD,
+    add_release,
+    connect,
+    generations,
+    order,
+    seen,
+    states,
+    tenant_id,
+)
+
+SECOND = 1_000_000
+
+
+@dataclass
+class Fleet:
+    database: Database
+    registry: SqlRegistry
+    at_us: int = 1_000 * SECOND
+
+    def start(self, wanted: Order, tenant: str = "acme") -> int:
+        with self.database.write() as connection:
+            return rollouts.start(connection, tenant_id(connection, tenant), wanted, "admin", self.at_us)
+
+    def turn(self, seconds: int = 2) -> None:
+        self.at_us += seconds * SECOND
+        self.registry.move_rollouts(self.at_us)
+
+    def turns(self, count: int) -> None:
+        for _ in range(count):
+            self.turn()
+
+    def say(self, rollout: int, agent: str, state: str, version: str = OLD, problem: Problem | None = None) -> None:
+        generation = generations(self.database, rollout)[agent]
+        said = seen(version, state, generation, problem=problem)
+        assert self.registry.record_version(("acme", agent), said, self.at_us)
+
+    def state(self, rollout: int) -> tuple[str, int]:
+        with self.database.read() as connection:
+            row = connection.execute(select(Rollout).where(Rollout.id == rollout)).one()
+            return row.state, row.group_number
+
+    def reasons(self, rollout: int) -> dict[str, Reason]:
+        with self.database.read() as connection:
+            row = connection.execute(select(Rollout).where(Rollout.id == rollout)).one()
+            have = forms(connection, row.tenant_id)
+            found = rollouts.page(connection, rollout, "", 1_000, states=())
+            return {each.name: reason(each, row, have) for each in found}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    database = open_database(f"sqlite:///{tmp_path}/control.db")
+    add_release(database, "acme", OLD)
+    add_release(database, "acme", NEW)
+    yield Fleet(database, SqlRegistry(database))
+    database.close()
+
+
+def test_rollout_when_it_begins_then_one_agent_is_asked_and_the_rest_after_it_has_stayed_well(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b", "c")
+    rollout = fleet.start(order(wait_us=10 * SECOND, at_once=1))
+    fleet.turns(3)
+    assert states(fleet.database, rollout) == {"a": "offered", "b": "waiting", "c": "waiting"}
+    assert fleet.registry.version_orders([("acme", "a"), ("acme", "b")]) == {("acme", "a"): 1, ("acme", "b"): 0}
+    desired = fleet.registry.desired_version(("acme", "a"))
+    assert desired is not None
+    assert (desired.package.version, desired.way_back.version) == (NEW, OLD)
+    fleet.say(rollout, "a", "DOWNLOADING")
+    fleet.say(rollout, "a", "INSTALLING")
+    fleet.turns(2)
+    assert states(fleet.database, rollout)["a"] == "installing"
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.turns(5)  # the wait begins with the first of them
+    assert fleet.state(rollout) == ("running", 0)
+    fleet.turns(2)
+    assert states(fleet.database, rollout) == {"a": "done", "b": "offered", "c": "waiting"}  # one at once
+    fleet.say(rollout, "b", "RUNNING", NEW)
+    fleet.turn()
+    assert states(fleet.database, rollout)["c"] == "offered"
+    fleet.say(rollout, "c", "RUNNING", NEW)
+    fleet.turn()
+    assert fleet.state(rollout) == ("done", 1)
+    assert set(fleet.reasons(rollout).values()) == {Reason.RUNS_VERSION}
+
+
+def test_wait_when_the_canary_leaves_or_time_goes_wrong_then_it_is_not_over_sooner(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b")
+    rollout = fleet.start(order(wait_us=20 * SECOND))
+    fleet.turn()
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.turns(8)
+    fleet.registry.record_agent_gone("acme", "a", "session-a", fleet.at_us)
+    fleet.turns(20)
+    assert fleet.state(rollout) == ("running", 0)
+    assert fleet.reasons(rollout)["a"] is Reason.NOT_CONNECTED
+    connect(fleet.registry, "acme", "a", version=NEW)
+    fleet.turns(2)
+    fleet.turn(86_400)  # nobody was there for a day: that is ten seconds
+    fleet.turn(-40_000)  # and the clock goes back
+    assert fleet.state(rollout) == ("running", 0)
+    fleet.turns(5)
+    assert fleet.state(rollout) == ("running", 1)
+
+
+@pytest.mark.parametrize("said", ["ROLLED_BACK", "REFUSED"])
+def test_canary_when_it_fails_then_nothing_more_is_offered_until_somebody_goes_on(fleet: Fleet, said: str) -> None:
+    connect(fleet.registry, "acme", "a", "b")
+    rollout = fleet.start(order())
+    fleet.turn()
+    problem = Problem("UPGRADES_OFF", "installing: no key is there", terminal=True, at_us=1)
+    fleet.say(rollout, "a", said, problem=problem)
+    assert fleet.state(rollout) == ("halted", 0)  # at once, not with the next turn
+    fleet.turns(5)
+    assert states(fleet.database, rollout) == {"a": "failed", "b": "waiting"}
+    assert fleet.reasons(rollout) == {"a": Reason(said), "b": Reason.NOT_OFFERED}
+    with fleet.database.write() as connection:
+        rollouts.resume(connection, tenant_id(connection, "acme"))
+    fleet.turn()
+    assert states(fleet.database, rollout)["a"] == "offered"
+    assert generations(fleet.database, rollout)["a"] == 2
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.turns(3)
+    assert states(fleet.database, rollout) == {"a": "done", "b": "offered"}
+
+
+def test_agent_when_it_does_not_return_then_it_has_failed_by_time_that_was_looked_after(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b")
+    rollout = fleet.start(order(return_us=30 * SECOND))
+    fleet.turn()
+    fleet.say(rollout, "a", "INSTALLING")
+    fleet.turn(3_600)
+    assert states(fleet.database, rollout)["a"] == "installing"
+    fleet.turns(11)
+    assert (fleet.state(rollout)[0], fleet.reasons(rollout)["a"]) == ("halted", Reason.NOT_RETURNED)
+    fleet.say(rollout, "a", "RUNNING", NEW)  # after all
+    assert states(fleet.database, rollout)["a"] == "done"
+
+
+def test_failures_when_as_many_are_allowed_then_it_goes_on_and_halts_with_one_more(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b", "c")
+    rollout = fleet.start(order(Group("all", ("*",)), most_failures=1))
+    fleet.turn()
+    fleet.say(rollout, "a", "ROLLED_BACK")
+    assert fleet.state(rollout)[0] == "running"
+    fleet.say(rollout, "b", "INSTALLING")
+    fleet.say(rollout, "b", "ROLLED_BACK")
+    assert fleet.state(rollout)[0] == "halted"
+    # its offer was withdrawn, but its host has it: what is in work ends as it ends
+    assert states(fleet.database, rollout)["c"] == "waiting"
+    fleet.say(rollout, "c", "INSTALLING")
+    assert states(fleet.database, rollout)["c"] == "installing"
+    fleet.say(rollout, "c", "RUNNING", NEW)
+    assert states(fleet.database, rollout)["c"] == "done"
+
+
+def test_halt_when_the_way_back_was_asked_for_then_agents_that_run_it_are_given_their_former_version(
+    fleet: Fleet,
+) -> None:
+    connect(fleet.registry, "acme", "a", "b", "c")
+    rollout = fleet.start(order(roll_back=True))
+    fleet.turn()
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.turns(3)
+    fleet.say(rollout, "b", "ROLLED_BACK")
+    with fleet.database.read() as connection:
+        back = rollouts.newest(connection, tenant_id_of(fleet))
+    assert (back.back_of, back.state) == (rollout, "running")
+    assert states(fleet.database, back.id) == {"a": "waiting"}
+    fleet.turn()
+    desired = fleet.registry.desired_version(("acme", "a"))
+    assert desired is not None
+    assert (desired.package.version, desired.way_back.version) == (OLD, NEW)
+    fleet.say(back.id, "a", "RUNNING", OLD)
+    fleet.turns(2)
+    assert fleet.state(back.id)[0] == "done"
+    assert fleet.state(rollout)[0] == "cancelled"
+
+
+def tenant_id_of(fleet: Fleet) -> int:
+    with fleet.database.write() as connection:
+        return tenant_id(connection, "acme")
+
+
+def test_back_when_somebody_orders_it_then_all_who_changed_go_back_and_those_in_work_when_they_are_done(
+    fleet: Fleet,
+) -> None:
+    connect(fleet.registry, "acme", "a", "b", "c", "d")
+    rollout = fleet.start(order(Group("all", ("*",)), at_once=3))
+    fleet.turn()
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.say(rollout, "b", "INSTALLING")
+    with fleet.database.write() as connection:
+        back = rollouts.back(connection, tenant_id(connection, "acme"), "admin", fleet.at_us)
+    assert states(fleet.database, back) == {"a": "waiting", "b": "waiting"}
+    fleet.turns(2)
+    assert states(fleet.database, back) == {"a": "offered", "b": "done"}  # b says that it runs the former one
+    fleet.say(rollout, "b", "RUNNING", NEW)
+    fleet.say(back, "a", "RUNNING", OLD)
+    fleet.turns(2)
+    assert fleet.state(rollout)[0] == "cancelled"
+
+
+def test_agents_when_they_can_not_be_upgraded_then_each_has_a_reason_and_their_group_goes_on(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "able", "zz")
+    connect(fleet.registry, "acme", "older", version=None)
+    connect(fleet.registry, "acme", "source", form="")
+    connect(fleet.registry, "acme", "redhat", form="rpm")
+    connect(fleet.registry, "acme", "ancient", version="0.0.9")
+    connect(fleet.registry, "acme", "there", version=NEW)
+    connect(fleet.registry, "acme", "away")
+    fleet.registry.record_agent_gone("acme", "away", "session-away", 5)
+    rollout = fleet.start(order(Group("first", ("[a-y]*",)), Group("rest", ("*",))))
+    fleet.turn()
+    assert fleet.reasons(rollout) == {
+        "able": Reason.OFFERED,
+        "older": Reason.VERSION_NOT_SAID,
+        "source": Reason.NOT_A_PACKAGE,
+        "redhat": Reason.NO_PACKAGE,
+        "ancient": Reason.NO_WAY_BACK,
+        "there": Reason.RUNS_VERSION,
+        "away": Reason.NOT_CONNECTED,
+        "zz": Reason.GROUP_WAITS,
+    }
+    with fleet.database.read() as connection:
+        have = forms(connection, tenant_id_of(fleet))
+        waiting = with_agents(rollout, rollouts.Agent.name).where(rollouts.RolloutAgent.state == "waiting")
+        held = set(connection.execute(waiting.where(holds(have))).scalars())
+    waiting_for = {name for name, why in fleet.reasons(rollout).items() if why not in LEFT_OUT}
+    assert held == waiting_for - {"able", "there"}
+    fleet.say(rollout, "able", "RUNNING", NEW)
+    fleet.turns(3)
+    assert fleet.state(rollout)[1] == 0  # it waits for the one that is away
+    with fleet.database.write() as connection:
+        assert rollouts.skip(connection, tenant_id(connection, "acme"), "aw*") == 1
+    fleet.turns(2)
+    assert fleet.state(rollout)[1] == 1
+    connect(fleet.registry, "acme", "away")
+    fleet.turn()
+    assert states(fleet.database, rollout)["away"] == "offered"
+
+
+def test_group_when_none_of_it_can_be_upgraded_then_the_next_one_does_not_begin(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", version=None)
+    connect(fleet.registry, "acme", "b")
+    rollout = fleet.start(order(Group("canary", ("a",)), Group("rest", ("*",))))
+    fleet.turns(10)
+    assert fleet.state(rollout) == ("running", 0)
+    assert states(fleet.database, rollout) == {"a": "waiting", "b": "waiting"}
+
+
+def test_commands_when_the_rollout_is_not_so_then_they_are_refused_and_nothing_changes(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a")
+    with fleet.database.write() as connection, pytest.raises(RolloutUnknown):
+        rollouts.pause(connection, tenant_id(connection, "acme"))
+    with pytest.raises(RequestInvalid, match="no agent of its groups"):
+        fleet.start(order(Group("none", ("x*",))))
+    rollout = fleet.start(order())
+    with pytest.raises(RolloutRuns):
+        fleet.start(order())
+    with fleet.database.write() as connection, pytest.raises(ReleaseInUse):
+        agent_packages.remove(connection, tenant_id(connection, "acme"), NEW)
+    fleet.turn()
+    with fleet.database.write() as connection:
+        rollouts.pause(connection, tenant_id(connection, "acme"))
+    fleet.turns(2)
+    assert states(fleet.database, rollout) == {"a": "waiting"}
+    assert fleet.registry.desired_version(("acme", "a")) is None
+    with fleet.database.write() as connection:
+        rollouts.cancel(connection, tenant_id(connection, "acme"))
+    fleet.turn()
+    assert fleet.state(rollout)[0] == "cancelled"
+    with fleet.database.write() as connection:
+        agent_packages.remove(connection, tenant_id(connection, "acme"), NEW)
+
+
+def test_tenants_when_one_has_a_rollout_then_agents_of_the_other_see_nothing_of_it(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a")
+    connect(fleet.registry, "globex", "a")
+    add_release(fleet.database, "globex", OLD)
+    rollout = fleet.start(order())
+    fleet.turn()
+    assert fleet.registry.desired_version(("globex", "a")) is None
+    assert fleet.registry.version_orders([("globex", "a")]) == {("globex", "a"): 0}
+    fleet.registry.record_version(("globex", "a"), seen(NEW, "ROLLED_BACK", 1), 1)
+    assert states(fleet.database, rollout) == {"a": "offered"}
+    with pytest.raises(Exception, match="no version"):
+        fleet.start(order(), "globex")
+
+
+def test_session_when_an_agent_is_older_then_it_is_named_and_recorded_as_any(fleet: Fleet) -> None:
+    fleet.registry.record_agent(AgentSeen("acme", "old", "s", "0.0.1", "db", (), 1))
+    with fleet.database.read() as connection:
+        ((row, group, why),) = rollouts.planned(connection, tenant_id_of(fleet), order())
+    assert (row.name, group, why) == ("old", "rest", Reason.VERSION_NOT_SAID)
