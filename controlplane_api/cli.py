@@ -42,6 +42,7 @@ COMMANDS = {
     "sync": ("controlplane_api.commands.sync", "app"),
     "dump": ("controlplane_api.commands.dump", "app"),
     "view": ("controlplane_api.commands.view", "app"),
+    "upgrade": ("controlplane_api.commands.upgrade", "app"),
     "verify": ("controlplane_api.commands.verify", "app"),
 }
 

@@ -173,15 +173,15 @@ def back(connection: Connection, tenant_id: int, actor: str, at_us: int) -> int:
     return number
 
 
-def skip(connection: Connection, tenant_id: int, pattern: str) -> int:
-    """Nobody waits for these agents, and their failure counts for nothing; how many there are in the rollout."""
+def skip(connection: Connection, tenant_id: int, pattern: str) -> tuple[AnyRow, int]:
+    """Nobody waits for these agents, and their failure counts for nothing; the rollout, and how many of it they are."""
     row = _standing(connection, tenant_id)
     names = with_agents(row.id, Agent.id, Agent.name)
     ids = [each.id for each in connection.execute(names) if fnmatchcase(each.name, pattern)]
     for begin in range(0, len(ids), AT_ONCE):
         named = RolloutAgent.agent_id.in_(ids[begin : begin + AT_ONCE])
         connection.execute(update(RolloutAgent).where(RolloutAgent.rollout_id == row.id, named).values(skipped=True))
-    return len(ids)
+    return row, len(ids)
 
 
 def newest(connection: Connection, tenant_id: int) -> AnyRow:

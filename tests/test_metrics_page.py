@@ -6,7 +6,7 @@ from tests.metrics_page import PAGE, PORTS, page
 
 STAGES = (
     "controlplane|agent|session|lease|landing|log|dump|lake|verification|retention|registry|sink|search|disk|"
-    "certificate"
+    "certificate|upgrade"
 )
 LABELS = {"tenant", "agent", "source", "lake", "state", "stage", "what", "code", "volume", "certificate"}
 

@@ -42,6 +42,7 @@ MEANT: dict[str, tuple[str, ...]] = {
         *("pg_stat_activity", "pg_blocking_pids", "pg_prepared_xacts"),
     ),
     "controlplane_api/registry/changes.py": ("PostgreSQL",),
+    "controlplane_api/rollout_turns.py": ("postgresql",),
     "controlplane_api/registry/landings.py": ("postgresql",),
     "controlplane_api/registry/leases.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/registry/sql_registry.py": ("postgresql",),

@@ -36,6 +36,7 @@ from controlplane_api.api.routers import (
     searches,
     service,
     tables,
+    upgrades,
     verification_schedules,
     verifications,
 )
@@ -49,7 +50,7 @@ OPENAPI = "/api/v1/openapi.json"
 ROUTERS = tuple(
     module.router
     for module in (
-        fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications,
+        fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications, upgrades,
         verification_schedules, joined_views, searches, lakes, login, service,
     )
 )  # fmt: skip

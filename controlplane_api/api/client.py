@@ -43,11 +43,20 @@ from controlplane_api.api.views import (
     Operations,
     OtherServerView,
     Outcomes,
+    PieceStored,
     Proofs,
     ProofView,
     QuarantineView,
     RecentChanges,
+    ReleaseRemoved,
+    Releases,
+    ReleaseView,
     RepairView,
+    RolloutAgents,
+    RolloutAgentView,
+    RolloutPlan,
+    RolloutShown,
+    RolloutView,
     Rules,
     SourceAssigned,
     SourceView,
@@ -71,7 +80,7 @@ PAGE_ROWS = 1_000
 #: tables by name, by globs of their names, those whose desired state is lost, or None for all
 Which = Sequence[TableName] | Mapping[str, object] | Literal["lost"] | None
 V = TypeVar("V", bound=View)
-P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps, JoinedViews)
+P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps, JoinedViews, RolloutAgents)
 
 
 def _trust(api: str, ca: Path | None) -> ssl.SSLContext | bool:
@@ -247,6 +256,41 @@ class ApiClient:
     def audit(self, limit: int, *, fleet: bool = False) -> Audit:
         path = "/api/v1/audit" if fleet else "/audit"
         return self._ask(Audit, "GET", path, query={"limit": limit}, of_tenant=not fleet)
+
+    def releases(self) -> list[ReleaseView]:
+        return self._ask(Releases, "GET", "/agent-releases").releases
+
+    def add_release(self, sums: str, signature: str, sizes: Mapping[str, int]) -> ReleaseView:
+        body = {"sums": sums, "signature": signature, "sizes": sizes}
+        return self._ask(ReleaseView, "POST", "/agent-releases", body=body)
+
+    def put_package_part(self, version: str, name: str, offset: int, data: str) -> PieceStored:
+        path = f"{_release_path(version)}/packages/{quote(name, safe='')}"
+        return self._ask(PieceStored, "PUT", path, body={"offset": offset, "data": data})
+
+    def complete_release(self, version: str) -> ReleaseView:
+        return self._ask(ReleaseView, "POST", f"{_release_path(version)}/complete", body={})
+
+    def remove_release(self, version: str) -> ReleaseRemoved:
+        return self._ask(ReleaseRemoved, "DELETE", _release_path(version), body={})
+
+    def plan_rollout(self, order: Mapping[str, object]) -> RolloutPlan:
+        return self._ask(RolloutPlan, "POST", "/rollout-plans", body=order)
+
+    def start_rollout(self, order: Mapping[str, object]) -> RolloutView:
+        return self._ask(RolloutView, "POST", "/rollout/start", body=order)
+
+    def command_rollout(self, word: str, body: Mapping[str, object]) -> RolloutView:
+        """`word` is pause, resume, cancel, back or skip."""
+        return self._ask(RolloutView, "POST", f"/rollout/{word}", body=body)
+
+    def rollout(self) -> RolloutView | None:
+        return self._ask(RolloutShown, "GET", "/rollout").rollout
+
+    def rollout_agents(self, states: Sequence[str]) -> list[RolloutAgentView]:
+        """Of the newest rollout, over as many pages as it takes."""
+        pages = self._pages(RolloutAgents, "/rollout/agents", {"state": list(states)})
+        return [agent for page in pages for agent in page.agents]
 
     def other_server(self, source: str) -> OtherServerView:
         return self._ask(OtherServerView, "GET", f"/sources/{quote(source, safe='')}/other-server")
@@ -433,6 +477,10 @@ def _of_table(source: str, database: str, table: str) -> str:
 
 def _dump_path(source: str, dump: str) -> str:
     return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
+
+
+def _release_path(version: str) -> str:
+    return f"/agent-releases/{quote(version, safe='')}"
 
 
 def _view_path(name: str) -> str:

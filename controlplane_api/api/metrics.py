@@ -1,4 +1,4 @@
-"""What the API tells Prometheus of the fleet: agents, sources, dumps, proofs and lakes, read from the database.
+"""What the API tells Prometheus of the fleet: agents, sources, dumps, rollouts, proofs, lakes, from the database.
 
 Comes in: the database, at each reading. Goes out: gauges and counters whose labels are names of tenants, agents,
 sources and lakes, and states from closed sets; no label names a table. An agent has no port: its figures came with
@@ -14,7 +14,8 @@ from menura.instants import now_us
 from menura.metric_families import Families, Figure
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, Select, case, func, select
+from sqlalchemy import Connection, Select, case, func, or_, select
+from sqlalchemy.orm import aliased
 
 from controlplane_api.api import coverage_queries, lake_queries, queries, source_queries
 from controlplane_api.api.coverage_queries import SourceProofs
@@ -22,7 +23,18 @@ from controlplane_api.api.pages import ALL
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import LakeView, SourceView
 from controlplane_api.database import Database
-from controlplane_api.models import Agent, AnyRow, Dump, DumpStatus, Source, SourceHealth, Tenant
+from controlplane_api.models import (
+    Agent,
+    AnyRow,
+    Dump,
+    DumpStatus,
+    Rollout,
+    RolloutAgent,
+    Source,
+    SourceHealth,
+    Tenant,
+)
+from controlplane_api.rollout_states import OPEN
 from controlplane_api.states import DumpEnd, DumpState, LakeState, Stage, State
 
 MAX_SOURCES = 1_000
@@ -65,6 +77,8 @@ FIGURES = (
     Figure("menura_dump_read_rows", "Rows that the dumps that run have brought.", _OF_SOURCE),
     Figure("menura_dump_estimated_rows", "Rows of their tables, as the server estimates.", _OF_SOURCE),
     Figure("menura_dump_held_back", "Dumps that wait: a throttle, a window, a pause, an error.", _OF_SOURCE),
+    Figure("menura_upgrade_agents", "Agents of a rollout that is not over, by their state.", ("tenant", "state")),
+    Figure("menura_upgrade_halted", "1: failures have halted a rollout that is not over; else 0.", ("tenant",)),
     Figure("menura_landing_last_commit_timestamp_seconds", "Commit time of the last change that landed.", _OF_SOURCE),
     Figure("menura_landing_rows_total", "Change events landed.", _OF_SOURCE),
     Figure("menura_landing_bytes_total", "Bytes landed.", _OF_SOURCE),
@@ -108,6 +122,7 @@ class FleetCollector(Collector):
             _tell_sources(found, connection, now)
             _tell_health(found, connection, now)
             _tell_dumps(found, connection)
+            _tell_rollouts(found, connection)
             _tell_lakes(found, connection, now)
         yield from found
 
@@ -222,6 +237,36 @@ def _tell_dumps(found: Families, connection: Connection) -> None:
         found.add("menura_dump_read_rows", int(row.rows), row.tenant, row.source)
         found.add("menura_dump_estimated_rows", _whole(row.estimated), row.tenant, row.source)
         found.add("menura_dump_held_back", int(row.held), row.tenant, row.source)
+
+
+def _tell_rollouts(found: Families, connection: Connection) -> None:
+    """Of tenants with one that is not over; one that goes back because the one before has halted counts as halted."""
+    former, agent = aliased(Rollout), RolloutAgent
+    is_halted = case((or_(Rollout.problem.is_not(None), former.problem.is_not(None)), 1), else_=0)
+    halted = (
+        select(Tenant.name, func.max(is_halted).label("halted"))
+        .select_from(Rollout)
+        .join(Tenant, Tenant.id == Rollout.tenant_id)
+        .outerjoin(former, former.id == Rollout.back_of)
+        .where(Rollout.state.in_(OPEN))
+        .group_by(Tenant.name)
+        .order_by(Tenant.name)
+        .limit(MAX_SOURCES)
+    )
+    for row in connection.execute(halted).all():
+        found.add("menura_upgrade_halted", row.halted, row.name)
+    counts = (
+        select(Tenant.name, agent.state, func.count().label("agents"))
+        .select_from(agent)
+        .join(Rollout, Rollout.id == agent.rollout_id)
+        .join(Tenant, Tenant.id == Rollout.tenant_id)
+        .where(Rollout.state.in_(OPEN))
+        .group_by(Tenant.name, agent.state)
+        .order_by(Tenant.name)
+        .limit(MAX_SOURCES)
+    )
+    for row in connection.execute(counts).all():
+        found.add("menura_upgrade_agents", row.agents, row.name, row.state)
 
 
 def _tell_lakes(found: Families, connection: Connection, now: int) -> None:

@@ -105,6 +105,14 @@ def named_operation(operation: Name) -> str:
     return _name("operation", operation)
 
 
+def named_release(release: Name) -> str:
+    return _name("version", release)
+
+
+def named_package(package: Name) -> str:
+    return _name("package", package)
+
+
 def current_database(request: Request) -> Database:
     database = request.state.database
     if not isinstance(database, Database):
@@ -116,6 +124,8 @@ CurrentCaller = Annotated[Caller, Depends(current_caller)]
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
 AgentName = Annotated[str, Depends(named_agent)]
+ReleaseVersion = Annotated[str, Depends(named_release)]
+PackageFile = Annotated[str, Depends(named_package)]
 ApiTokenName = Annotated[str, Depends(named_api_token)]
 TokenName = Annotated[str, Depends(named_token)]
 LakeName = Annotated[str, Depends(named_lake)]

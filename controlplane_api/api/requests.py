@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from menura.bounds import MAX_NAME_CHARS
+from menura.bounds import MAX_INT64, MAX_NAME_CHARS
 from menura.views.definition import MOST_SQL_BYTES, MOST_VIEWS
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,11 +29,74 @@ VIEW_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,62}$"
 #: of a database, a table: all that a server permits
 NAME_PATTERN = r"^[^\x00]+$"
 
+#: see `agent_packages`, in base64
+MAX_SUMS_CHARS, MAX_SIGNATURE_CHARS, MAX_PART_CHARS = 88_000, 5_600, 1_400_000
+MAX_PACKAGES, MAX_GROUPS, MAX_GROUP_GLOBS = 32, 32, 64
+MAX_AT_ONCE, MAX_WAIT_SECONDS = 1_000, 30 * 86_400
+
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
+
+
+PackageName = Annotated[str, Field(min_length=1, max_length=255, pattern=NAME_PATTERN)]
+PackageSize = Annotated[int, Field(ge=1, le=MAX_INT64)]
+AgentGlob = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
 
 
 class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ReleaseAdd(Request):
+    #: SHA256SUMS and SHA256SUMS.sig, in base64
+    sums: str = Field(max_length=MAX_SUMS_CHARS)
+    signature: str = Field(max_length=MAX_SIGNATURE_CHARS)
+    #: bytes of each file, by its name
+    sizes: dict[PackageName, PackageSize] = Field(min_length=1, max_length=MAX_PACKAGES)
+
+
+class PackagePart(Request):
+    offset: int = Field(ge=0, le=MAX_INT64)
+    #: bytes of the file from there, in base64
+    data: str = Field(max_length=MAX_PART_CHARS)
+
+
+class ReleaseCommand(Request):
+    """An empty object."""
+
+
+class RolloutGroup(Request):
+    name: str = Field(pattern=IDENTITY_PATTERN)
+    #: globs of agents' names; an agent belongs to the first group that has it
+    agents: list[AgentGlob] = Field(min_length=1, max_length=MAX_GROUP_GLOBS)
+
+
+class RolloutOrder(Request):
+    version: str = Field(min_length=1, max_length=64, pattern=NAME_PATTERN)
+    #: in their order; none: one agent as a canary, then the others
+    groups: list[RolloutGroup] = Field(default=[], max_length=MAX_GROUPS)
+    #: how long a group must have run the version well before the next one begins
+    wait_seconds: int = Field(default=600, ge=0, le=MAX_WAIT_SECONDS)
+    #: orders at a time
+    at_once: int = Field(default=10, ge=1, le=MAX_AT_ONCE)
+    #: with one more the rollout halts
+    most_failures: int = Field(default=0, ge=0, le=MAX_FLEET_AGENTS)
+    #: how long an agent may take for each step of its order
+    within_seconds: int = Field(default=3_600, ge=60, le=MAX_WAIT_SECONDS)
+    #: when it halts, agents that run the version are given the former one
+    roll_back: bool = False
+
+
+class RolloutCommand(Request):
+    """An empty object."""
+
+
+class RolloutBack(Request):
+    """An empty object."""
+
+
+class RolloutSkip(Request):
+    #: a glob of their names
+    agents: AgentGlob
 
 
 class LakeForget(Request):

@@ -3,7 +3,7 @@
 Comes in: the agent's Hello with its sources, EffectiveSources and EffectiveState whenever something changed there. Goes
 out: DesiredSources, all that is configured for the agent, whenever that has another digest; DesiredState of each source
 that the agent holds, whenever its generation moves. Its software is `Upgrade`'s. What is recorded is the registry's; a
-report that its database has lost, being an older copy now, is recorded again. The rest begins anew with the next stream.
+report that its database has lost, being an older copy now, is recorded again. All else begins anew with each stream.
 """
 
 import logging

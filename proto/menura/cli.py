@@ -60,6 +60,7 @@ WORDS = {
     ),
     "dump": Word("controlplane_api", "api", "copy what tables held before their sync began"),
     "view": Word("controlplane_api", "api", "joined views: create, list, show, explain, drop"),
+    "upgrade": Word("controlplane_api", "api", "give agents another version: packages, rollouts, the way back"),
     "verify": Word("controlplane_api", "api", "compare tables with the lake, without sending their rows"),
 }
 
