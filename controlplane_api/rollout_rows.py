@@ -9,18 +9,32 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, not_, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api.models import Agent, AgentPackage, AgentRelease, AgentVersion, AnyRow, RolloutAgent
-from controlplane_api.rollout_states import IN_WORK, AgentState, Reason, RolloutState
+from controlplane_api.models import Agent, AgentPackage, AgentRelease, AgentVersion, AnyRow, Rollout, RolloutAgent
+from controlplane_api.rollout_states import IN_WORK, OPEN, AgentState, Reason, RolloutState
 
 #: version, form and machine of a package
 Form = tuple[str, str, str]
-_OTHER = aliased(RolloutAgent)
+_OTHER, _OTHERS = aliased(RolloutAgent), aliased(Rollout)
 
-#: by `agent_id`, of those that are in work for another rollout
-IS_BUSY = exists(1).where(
-    _OTHER.agent_id == RolloutAgent.agent_id,
-    _OTHER.rollout_id != RolloutAgent.rollout_id,
-    _OTHER.state.in_(IN_WORK),
+#: of an agent of a rollout that is not over: its host has an order, or may have one that was withdrawn
+HAS_ORDER = or_(_OTHER.state.in_(IN_WORK), and_(_OTHER.state == AgentState.WAITING, _OTHER.generation > 0))
+#: the same of another rollout than the row's
+IS_BUSY = (
+    exists(1)
+    .where(
+        _OTHER.agent_id == RolloutAgent.agent_id,
+        _OTHER.rollout_id != RolloutAgent.rollout_id,
+        _OTHERS.id == _OTHER.rollout_id,
+        _OTHERS.state.in_(OPEN),
+        HAS_ORDER,
+    )
+    .correlate(RolloutAgent)
+)
+#: the same of any, by `Agent.id`
+AGENT_IS_BUSY = (
+    exists(1)
+    .where(_OTHER.agent_id == Agent.id, _OTHERS.id == _OTHER.rollout_id, _OTHERS.state.in_(OPEN), HAS_ORDER)
+    .correlate(Agent)
 )
 
 
@@ -69,7 +83,7 @@ def holds(have: frozenset[Form]) -> ColumnElement[bool]:
         Agent.revoked_at_us.is_(None),
         or_(
             and_(never_said, Agent.connected.is_(False)),
-            and_(not_(never_said), or_(runs_it(), _can_have_packages(have))),
+            and_(not_(never_said), or_(IS_BUSY, runs_it(), _can_have_packages(have))),
         ),
     )
 
@@ -112,6 +126,8 @@ def cannot(row: AnyRow, target: str, have: frozenset[Form]) -> Reason | None:
         return Reason.REVOKED
     if row.runs is None:
         return Reason.VERSION_NOT_SAID if row.connected else Reason.NOT_CONNECTED
+    if row.is_busy:
+        return Reason.OTHER_ORDER
     if row.runs == target:
         return Reason.RUNS_VERSION
     if not row.format:
@@ -120,9 +136,7 @@ def cannot(row: AnyRow, target: str, have: frozenset[Form]) -> Reason | None:
         return Reason.NO_PACKAGE
     if (row.runs, row.format, row.machine) not in have:
         return Reason.NO_WAY_BACK
-    if not row.connected:
-        return Reason.NOT_CONNECTED
-    return Reason.OTHER_ORDER if row.is_busy else None
+    return None if row.connected else Reason.NOT_CONNECTED
 
 
 def reason(row: AnyRow, rollout: AnyRow, have: frozenset[Form]) -> Reason:

@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, cast, func, insert, li
 
 from controlplane_api.documents import problem_document
 from controlplane_api.models import Agent, AgentVersion, AnyRow, Rollout, RolloutAgent
-from controlplane_api.rollout_rows import Form, can_be_ordered, forms, holds, runs_it, with_agents
+from controlplane_api.rollout_rows import IS_BUSY, Form, can_be_ordered, forms, holds, runs_it, with_agents
 from controlplane_api.rollout_states import IN_WORK, OPEN, AgentState, Reason, RolloutState
 from gateway.registry import Problem, VersionSeen
 
@@ -24,6 +24,8 @@ TURN_US = 2_000_000
 MOST_STEP_US = 10_000_000
 #: that one turn settles, and rollouts that one call looks at
 AT_ONCE = 1_000
+#: a rollout that is cancelled hears so long of hosts that have an order which was withdrawn
+GRACE_US = 60_000_000
 ROLLOUTS_AT_ONCE = 100
 #: failed agents that a halt names
 NAMED = 3
@@ -68,7 +70,7 @@ def turn(connection: Connection, rollout_id: int, at_us: int) -> bool:
     have = forms(connection, row.tenant_id)
     _settle(connection, row)
     in_work = count(connection, rollout_id, IN_WORK)
-    if row.state == RolloutState.CANCELLING and in_work == 0:
+    if row.state == RolloutState.CANCELLING and in_work == 0 and row.clock_us - (row.whole_us or 0) >= GRACE_US:
         _put(connection, rollout_id, state=RolloutState.CANCELLED, ended_at_us=at_us)
     if row.state == RolloutState.RUNNING:
         offered = _offer(connection, row, have, row.at_once - in_work)
@@ -116,14 +118,15 @@ def withdraw(connection: Connection, rollout_id: int) -> None:
 
 
 def begin_back(connection: Connection, row: AnyRow, actor: str, at_us: int) -> int | None:
-    """A rollout in place of a locked one, by which its agents go back to what they ran; None: none has changed.
+    """A rollout in place of a locked one, by which its agents go back to what they ran; None: none had an order.
 
     They are one group, without a wait, and failures do not halt it: what can go back goes back.
     """
-    _put(connection, row.id, state=RolloutState.CANCELLING if row.state in OPEN else row.state)
-    withdraw(connection, row.id)
+    if row.state in OPEN:
+        _put(connection, row.id, state=RolloutState.CANCELLING, whole_us=row.clock_us)
+        withdraw(connection, row.id)
     agent = RolloutAgent
-    changed = (agent.rollout_id == row.id, agent.former_version != "", agent.state.in_((AgentState.DONE, *IN_WORK)))
+    changed = (agent.rollout_id == row.id, agent.former_version != "")
     if connection.execute(select(agent.agent_id).where(*changed).limit(1)).first() is None:
         return None
     values = {name: getattr(row, name) for name in ("tenant_id", "at_once", "return_us")}
@@ -146,7 +149,7 @@ def begin_back(connection: Connection, row: AnyRow, actor: str, at_us: int) -> i
 def _settle(connection: Connection, row: AnyRow) -> None:
     """Waiting agents of groups that have their turn which run the version already."""
     agent = RolloutAgent
-    waiting = (agent.state == AgentState.WAITING, agent.group_number <= row.group_number, runs_it())
+    waiting = (agent.state == AgentState.WAITING, agent.group_number <= row.group_number, runs_it(), ~IS_BUSY)
     found = with_agents(row.id, agent.agent_id).where(*waiting).order_by(agent.agent_id).limit(AT_ONCE)
     ids = connection.execute(found).scalars().all()
     if ids:
@@ -229,7 +232,7 @@ def heard(state: str, generation: int, target: str, seen: VersionSeen) -> AgentS
     >>> heard("installing", 3, "0.2.0", seen), heard("installing", 3, "0.3.0", seen)
     (<AgentState.DONE: 'done'>, None)
     """
-    if state == AgentState.DONE:
+    if state == AgentState.DONE or (state == AgentState.WAITING and not generation):
         return None
     if seen.state == "RUNNING":
         return AgentState.DONE if seen.version == target else None

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from controlplane_api.agent_packages import release_row
 from controlplane_api.errors import RequestInvalid, RolloutRuns, RolloutUnknown
 from controlplane_api.models import Agent, AgentVersion, AnyRow, Rollout, RolloutAgent
-from controlplane_api.rollout_rows import FACTS, Form, cannot, forms, with_agents
-from controlplane_api.rollout_states import IN_WORK, OPEN, AgentState, Reason, RolloutState
+from controlplane_api.rollout_rows import AGENT_IS_BUSY, FACTS, Form, cannot, forms, with_agents
+from controlplane_api.rollout_states import OPEN, AgentState, Reason, RolloutState
 from controlplane_api.rollout_turns import begin_back, lock, withdraw
 from controlplane_api.tenants import lock_tenant
 
@@ -106,11 +106,11 @@ def planned(connection: Connection, tenant_id: int, order: Order) -> list[tuple[
 
 def _agents(connection: Connection, tenant_id: int) -> Sequence[AnyRow]:
     """By name, with the columns that `cannot` reads."""
-    busy = exists(1).where(RolloutAgent.agent_id == Agent.id, RolloutAgent.state.in_(IN_WORK))
     statement = (
         select(
             Agent.id, Agent.name, Agent.connected, Agent.revoked_at_us, Agent.seen_at_us,
-            AgentVersion.version.label("runs"), AgentVersion.format, AgentVersion.machine, busy.label("is_busy"),
+            AgentVersion.version.label("runs"), AgentVersion.format, AgentVersion.machine,
+            AGENT_IS_BUSY.label("is_busy"),
         )
         .outerjoin(AgentVersion, AgentVersion.agent_id == Agent.id)
         .where(Agent.tenant_id == tenant_id)
@@ -158,7 +158,7 @@ def resume(connection: Connection, tenant_id: int) -> AnyRow:
 def cancel(connection: Connection, tenant_id: int) -> AnyRow:
     """Nothing is offered any more. Agents stay at what they run; what is in work on a host ends as it ends."""
     row = _standing(connection, tenant_id)
-    _put(connection, row.id, state=RolloutState.CANCELLING, whole_us=None)
+    _put(connection, row.id, state=RolloutState.CANCELLING, whole_us=row.clock_us)
     withdraw(connection, row.id)
     return row
 

@@ -21,7 +21,7 @@ BYTES_PER_SECOND, BURST_BYTES = 4 << 20, 256 << 20
 #: what an error counts as: each is written to the database and to the log
 ERROR_ROWS = 1_000
 #: what an agent's version counts as: it is written to the database
-VERSION_ROWS = 100
+VERSION_ROWS = 1_000
 #: what a stream's opening counts as: the database is asked several times
 STREAM_ROWS = 100
 #: of agents' roles, more than have streams at a time

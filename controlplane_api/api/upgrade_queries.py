@@ -20,7 +20,7 @@ from controlplane_api.api.views import (
 )
 from controlplane_api.models import Agent, AgentPackage, AgentRelease, AgentVersion, AnyRow, Rollout, Tenant
 from controlplane_api.rollout_rows import forms, reason
-from controlplane_api.rollout_states import REMEDIES, AgentState
+from controlplane_api.rollout_states import REMEDIES, AgentState, RolloutState
 
 #: agents that a plan lists
 MOST_PLANNED = 1_000
@@ -74,6 +74,7 @@ def rollout(connection: Connection, rollout_id: int) -> RolloutView:
     agents: dict[int, dict[AgentState, int]] = defaultdict(dict)
     for each in rollouts.counts(connection, rollout_id):
         agents[each.group_number][AgentState(each.state)] = each.agents
+    waited_us = row.clock_us - (row.whole_us or 0)
     return RolloutView(
         rollout=row.id,
         version=row.version,
@@ -83,7 +84,9 @@ def rollout(connection: Connection, rollout_id: int) -> RolloutView:
         groups=[RolloutGroupView(name=name, agents=agents[number]) for number, name in enumerate(row.groups)],
         group=row.group_number,
         wait_seconds=row.wait_us // 1_000_000,
-        waited_seconds=None if row.whole_us is None else (row.clock_us - row.whole_us) // 1_000_000,
+        waited_seconds=waited_us // 1_000_000
+        if row.state == RolloutState.RUNNING and row.whole_us is not None
+        else None,
         at_once=row.at_once,
         most_failures=row.most_failures,
         within_seconds=row.return_us // 1_000_000,

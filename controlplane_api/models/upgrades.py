@@ -105,7 +105,7 @@ class Rollout(Base):
     clock_us: Mapped[int] = mapped_column(default=0, server_default="0")
     #: the wall clock at the last look
     looked_at_us: Mapped[int]
-    #: by `clock_us`: since then all agents of its group run the version; none: not yet
+    #: by `clock_us`: since then all agents of its group run the version, or it is cancelled; none: not yet
     whole_us: Mapped[int | None]
     created_by: Mapped[str]
     created_at_us: Mapped[int]

@@ -147,8 +147,11 @@ class SqlRegistry:
             due = rollout_turns.due(connection, rollout_turns.now_of(connection, at_us))
         moved = 0
         for rollout_id in due:
-            with self._write() as connection:
-                moved += rollout_turns.turn(connection, rollout_id, rollout_turns.now_of(connection, at_us))
+            try:
+                with self._write() as connection:
+                    moved += rollout_turns.turn(connection, rollout_id, rollout_turns.now_of(connection, at_us))
+            except (RegistryRefused, RegistryUnavailable) as failure:  # one that can't go on holds up no other one
+                logger.warning("rollout not looked after, it is tried again: rollout=%d: %s", rollout_id, failure)
         return moved
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:

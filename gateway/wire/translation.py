@@ -5,7 +5,7 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
-from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_SYNCED_TABLES, clean_int64, clean_text
+from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_NUMBER, MAX_SYNCED_TABLES, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
@@ -111,7 +111,7 @@ def version_seen(state: EffectiveVersion, at_us: int) -> VersionSeen:
     if state.state not in known or not state.state:
         raise PayloadInvalid("reading an agent's version", f"state {state.state}, which is none")
     return VersionSeen(
-        generation=clean_int64(state.generation),
+        generation=min(clean_int64(state.generation), MAX_NUMBER),  # orders are counted on from it
         version=clean_text(state.version, MAX_WORD_CHARS),
         format=clean_text(state.format, MAX_WORD_CHARS),
         machine=clean_text(state.machine, MAX_WORD_CHARS),

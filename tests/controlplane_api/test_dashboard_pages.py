@@ -31,6 +31,7 @@ from tests.controlplane_api.lake_facts import HttpSink, lake_source
 from tests.controlplane_api.test_dashboard import ask_again, choose, chromium, held, kind, page, usable
 from tests.controlplane_api.test_joined_views import created, told
 from tests.controlplane_api.test_verification_schedules import Scheduled
+from tests.controlplane_api.upgrade_facts import halted_rollout
 from tests.controlplane_api.verdict_facts import verdict
 from tests.servers import ServerMissing
 from tests.stack import http_client, wait_for
@@ -50,6 +51,7 @@ PAGES = {
     "proof": (f"/proof?{SHOP}", "#tables tr"),
     "dumps": ("/dumps?tenant=acme", "#dumps tr"),
     "fleet": ("/fleet?tenant=acme", "#agents tr"),
+    "upgrades": ("/upgrades?tenant=acme", "#agents tr"),
     "audit": ("/audit?tenant=acme", "#entries tr"),
     "settings": ("/settings?tenant=acme", "#api-tokens tr"),
 }
@@ -76,6 +78,7 @@ def origin(page: Browser, database: Database, registry: SqlRegistry) -> Iterator
     registry.record_dump_status(KEY, [DumpSeen(dump, "READING", "", 50, 1, 0)], facts.fresh_us())
     read = chunk("items", dump, 1, "", '["5"]', last=True, rows=600)
     registry.apply_entry(LANDING, entry(4, cut(4, chunks=[read])))
+    halted_rollout(database, registry)
     now = now_us()
     origin = page.run("return location.origin")
     with http_client(origin) as client:

@@ -145,6 +145,8 @@ LEAST = {
     "GET /proof": "nobody",
     "GET /dumps": "nobody",
     "GET /fleet": "nobody",
+    "GET /upgrades": "nobody",
+    "GET /upgrades.js": "nobody",
     "GET /audit": "nobody",
     "GET /settings": "nobody",
     "GET /login": "nobody",

@@ -183,15 +183,19 @@ def test_halt_when_the_way_back_was_asked_for_then_agents_that_run_it_are_given_
     with fleet.database.read() as connection:
         back = rollouts.newest(connection, tenant_id_of(fleet))
     assert (back.back_of, back.state) == (rollout, "running")
-    assert states(fleet.database, back.id) == {"a": "waiting"}
+    assert states(fleet.database, back.id) == {"a": "waiting", "b": "waiting", "c": "waiting"}
     fleet.turn()
+    assert states(fleet.database, back.id)["b"] == "done"  # its host has installed the former one
     desired = fleet.registry.desired_version(("acme", "a"))
     assert desired is not None
     assert (desired.package.version, desired.way_back.version) == (OLD, NEW)
     fleet.say(back.id, "a", "RUNNING", OLD)
     fleet.turns(2)
-    assert fleet.state(back.id)[0] == "done"
+    assert states(fleet.database, back.id)["c"] == "waiting"  # its host may have the offer that was withdrawn
+    assert fleet.reasons(back.id)["c"] is Reason.OTHER_ORDER
+    fleet.turns(35)
     assert fleet.state(rollout)[0] == "cancelled"
+    assert fleet.state(back.id)[0] == "done"
 
 
 def tenant_id_of(fleet: Fleet) -> int:
@@ -209,13 +213,18 @@ def test_back_when_somebody_orders_it_then_all_who_changed_go_back_and_those_in_
     fleet.say(rollout, "b", "INSTALLING")
     with fleet.database.write() as connection:
         back = rollouts.back(connection, tenant_id(connection, "acme"), "admin", fleet.at_us)
-    assert states(fleet.database, back) == {"a": "waiting", "b": "waiting"}
+    assert states(fleet.database, back) == {"a": "waiting", "b": "waiting", "c": "waiting"}
     fleet.turns(2)
-    assert states(fleet.database, back) == {"a": "offered", "b": "done"}  # b says that it runs the former one
+    # b says that it runs the former one, but its host is at work, and c's may be
+    assert states(fleet.database, back) == {"a": "offered", "b": "waiting", "c": "waiting"}
     fleet.say(rollout, "b", "RUNNING", NEW)
     fleet.say(back, "a", "RUNNING", OLD)
-    fleet.turns(2)
-    assert fleet.state(rollout)[0] == "cancelled"
+    fleet.turn()
+    assert states(fleet.database, back)["b"] == "offered"
+    fleet.say(back, "b", "RUNNING", OLD)
+    fleet.turns(35)
+    assert states(fleet.database, back) == {"a": "done", "b": "done", "c": "done"}
+    assert (fleet.state(rollout)[0], fleet.state(back)[0]) == ("cancelled", "done")
 
 
 def test_agents_when_they_can_not_be_upgraded_then_each_has_a_reason_and_their_group_goes_on(fleet: Fleet) -> None:
@@ -285,7 +294,7 @@ def test_commands_when_the_rollout_is_not_so_then_they_are_refused_and_nothing_c
     assert fleet.registry.desired_version(("acme", "a")) is None
     with fleet.database.write() as connection:
         rollouts.cancel(connection, tenant_id(connection, "acme"))
-    fleet.turn()
+    fleet.turns(40)
     assert fleet.state(rollout)[0] == "cancelled"
     with fleet.database.write() as connection:
         agent_packages.remove(connection, tenant_id(connection, "acme"), NEW)

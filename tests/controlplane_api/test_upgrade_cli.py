@@ -142,9 +142,10 @@ def test_rollout_when_it_is_ordered_then_plan_and_show_name_each_agent_with_its_
     assert "none of this name" in upgrade(api, "skip", "nobody").stderr
     assert "cancelling" in upgrade(api, "cancel").stdout
     assert "ROLLOUT_UNKNOWN" in upgrade(api, "pause").stderr
-    assert "has changed no agent" in upgrade(api, "back").stderr
+    back = upgrade(api, "back")
+    assert "Rollout 2: the versions from before rollout 1, running" in back.stdout, back.stderr
     wanted = ["start rollout", "resume rollout", "pause rollout", "resume rollout", "skip rollout agents"]
-    assert audited(database)[4:] == [*wanted, "cancel rollout"]
+    assert audited(database)[4:] == [*wanted, "cancel rollout", "roll back"]
 
 
 def test_bounds_when_they_stand_in_two_places_then_they_are_the_same() -> None:

@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 
+from menura.instants import now_us
 from sqlalchemy import Connection, select
 
-from controlplane_api import agent_packages
+from controlplane_api import agent_packages, rollout_turns, rollouts
 from controlplane_api.database import Database
 from controlplane_api.models import Agent, AgentPackage, AgentRelease, RolloutAgent, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -89,3 +90,19 @@ def package_rows(connection: Connection, tenant: str) -> list[tuple[str, str, bo
         .where(Tenant.name == tenant)
     )
     return [(row.version, row.name, row.complete) for row in connection.execute(found)]
+
+
+def halted_rollout(database: Database, registry: SqlRegistry, tenant: str = "acme") -> int:
+    """Of three agents, the first of which has refused; the rollout's number."""
+    for version in (OLD, NEW):
+        add_release(database, tenant, version)
+    connect(registry, tenant, "db-1", "db-2")
+    connect(registry, tenant, "db-old", version=None)
+    at_us = now_us()
+    with database.write() as connection:
+        wanted = order(Group("canary", ("db-1",)), Group("rest", ("db-*",)))
+        rollout = rollouts.start(connection, tenant_id(connection, tenant), wanted, "admin", at_us)
+        assert rollout_turns.turn(connection, rollout, at_us + rollout_turns.TURN_US)
+    refused = Problem("UPGRADES_OFF", "installing: the host has no key of the packages", terminal=True, at_us=at_us)
+    registry.record_version((tenant, "db-1"), seen(OLD, "REFUSED", 1, problem=refused), at_us)
+    return rollout
