@@ -10,6 +10,8 @@ CORES := $(shell nproc)
 WORKERS ?= $(shell expr 2 \* $(CORES))
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
 UNCHECKED := needs_setup or long or kill or history
+# On a database's host it runs by itself, with no package of Menura.
+UPDATER := deployment/agent_package/root/usr/lib/menura-agent
 
 .PHONY: help
 help: ## list the targets
@@ -67,6 +69,7 @@ lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@.ci/setup environment
 	@.venv/bin/ruff check --quiet && .venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy
+	@MYPYPATH=$(UPDATER) .venv/bin/mypy $(UPDATER)/upgrade.py
 	@.venv/bin/lint-imports --config pyproject.toml > build/imports.log || { cat build/imports.log; exit 1; }
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/columnar agent/sources/*/native proto/menura
 	@bash -n .ci/setup && bash -n .ci/run

@@ -268,6 +268,29 @@ class RepairImpossible(DumpError):
     exit_code = 86
 
 
+class UpgradeError(AgentError):
+    """Another version of the agent is ordered, and does not run; the former one goes on."""
+
+
+class UpgradeRefused(UpgradeError):
+    """The host, or the agent on it, does not do it."""
+
+    exit_code = 87
+
+
+class UpgradeRolledBack(UpgradeError):
+    """It was installed, was not well, and the former version was installed again."""
+
+    exit_code = 88
+
+
+class UpgradeDelayed(UpgradeError):
+    """It can't go on now."""
+
+    exit_code = 89
+    terminal = False
+
+
 class GatewayError(AgentError):
     """The way to the gateway."""
 

@@ -15,7 +15,7 @@ What is in `sources` a kind of source brings itself; `capture`, `snapshot`, `col
 
 Threads: per stream one that receives and one of gRPC's that sends; per source one worker that reads changes,
 one that looks at its catalog, one that watches the log's end, one that tells of dumps and the workers that read them;
-one each for configuration, heartbeat, the certificate, the sources that the control plane configures
+one each for configuration, heartbeat, the certificate, upgrades, the sources that the control plane configures
 (`remote_sources`) and the host's policy (`veto`). The process keeps on disk what it can make again, in `state_folder`:
 a kill at any point costs a read of the log from the last committed cut, and a lost folder a look through the log for
 statements that changed tables. What an enrolment has made is no such file: it may be there too.
@@ -29,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from menura.distributions import version
 from menura.errors import MenuraError
 from menura.v1.catalog_pb2 import TableCard
 
@@ -43,6 +44,8 @@ from agent.runtime.service_manager import ServiceManager
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import SourceState, SourceStates
 from agent.runtime.state_folder import state_folder_of
+from agent.runtime.upgrade import Upgrade
+from agent.runtime.upgrade_files import UpgradePlaces
 from agent.settings import AgentConfig, SourceConfig
 from agent.snapshot.plugin import CatalogPlugin
 from agent.source_kind import Context, find_kind
@@ -89,7 +92,7 @@ class Agent:
             raise refusal
         source = replace(source, filter=replace(source.filter, veto=veto))
         self._started[source.name] = self._started.get(source.name, 0) + 1
-        state = SourceState(source, self._started[source.name], self._folder)
+        state = SourceState(source, self._started[source.name])
         return RunningSource(Context(self._config.tenant, self._config.agent, source, state, self._folder))
 
     def check(self, checked: Callable[[], None] = lambda: None) -> list[Checked]:
@@ -146,7 +149,8 @@ class Agent:
                 target=self._follow_policy, args=(is_policy_due, channel), name=POLICY, daemon=True
             ).start()
         renewal = Renewal(self._config.gateway.tls, channel)
-        config = ConfigPlugin(self._states, self._remote, renewal)
+        upgrade = Upgrade(UpgradePlaces.of(self._folder, os.environ), version("menura"))
+        config = ConfigPlugin(self._states, self._remote, renewal, upgrade)
         heartbeat = HeartbeatPlugin(self._states)
         streams = [Stream(channel, config), Stream(channel, heartbeat)]
         if not hopeless:
@@ -166,6 +170,7 @@ class Agent:
                 known = [state.error() for state in self._states.all()]
                 errors[:] = [error for error in known if error is not None and error.terminal]
             renewal.stop()
+            upgrade.stop()
             running = [*self._own, *self._remote.stop()]
             parts = [part for source in running for part in source.parts()]
             parts += [partial(stream.stop, STOP_SECONDS) for stream in streams]

@@ -49,6 +49,9 @@ class HostFacts:
     policy_error: str
     policy_fix: str
     user: str
+    #: whether others than root may upgrade the agent, and what the last upgrade did; empty: it is of no package
+    upgrades: str = ""
+    upgrade_remedy: str = ""
 
 
 def _enrol(facts: HostFacts) -> str:
@@ -204,3 +207,10 @@ def gateway_clock(facts: HostFacts) -> Verdict:
     if abs(facts.api_skew_us) <= MOST_SKEW_US:
         return ok(found)
     return warning(found, f"Run on both hosts: {SET_NTP}")
+
+
+@checks("upgrades", "A version that was refused or rolled back is not tried again by itself.")
+def upgrades(facts: HostFacts) -> Verdict:
+    if not facts.upgrade_remedy:
+        return ok(facts.upgrades or "the agent is of no package, and is upgraded by hand")
+    return warning(facts.upgrades, facts.upgrade_remedy)

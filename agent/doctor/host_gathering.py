@@ -22,6 +22,7 @@ from agent.doctor.host import HostFacts
 from agent.errors import PolicyUnusable
 from agent.identity import CredentialFiles, Credentials
 from agent.runtime.state_folder import state_folder_of
+from agent.runtime.upgrade_files import UpgradePlaces
 from agent.settings import AgentConfig
 from agent.veto.policy_file import read_policy
 
@@ -38,6 +39,8 @@ def gather(path: Path, config: AgentConfig, api: str) -> HostFacts:
     if credentials is not None and not name_error and not error:
         handshake_error, shown = _handshake(host.strip("[]"), int(port), credentials)
     policy_error, policy_fix = _policy(config.policy)
+    places = UpgradePlaces.of(folder, os.environ)
+    result = places.last_result() if places.packaged_as() else None
     own = credentials.certificate if credentials is not None else None
     certificate = None if own is None else x509.load_pem_x509_certificate(own)
     now = datetime.now(UTC)
@@ -70,6 +73,8 @@ def gather(path: Path, config: AgentConfig, api: str) -> HostFacts:
         policy_error=policy_error,
         policy_fix=policy_fix,
         user=str(os.getuid()),
+        upgrades=places.described() if places.packaged_as() else "",
+        upgrade_remedy="" if result is None else result.remedy,
     )
 
 

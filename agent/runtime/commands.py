@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from menura.bounds import MAX_NAME_CHARS
 from menura.v1 import stream_pb2
 
 log = logging.getLogger("menura.commands")
@@ -96,6 +97,9 @@ def _facts(request: stream_pb2.StreamRequest) -> dict[str, object] | None:
             return {"generation": dumps.generation, "dumps": len(dumps.dumps)}
         case "desired_sources":
             return {"sources": len(request.desired_sources.sources)}
+        case "desired_version":
+            wanted = request.desired_version
+            return {"generation": wanted.generation, "version": wanted.package.version[:MAX_NAME_CHARS]}
         case "cartography_request" | "certificate":
             return {}
     return None

@@ -1,8 +1,8 @@
 """Control_Config and Control_Heartbeat: the agent's own two streams.
 
-Comes in: configurations of sources, desired states, certificates. Goes out: who we are, which sources run with which
-configuration, the effective state of every source after each change, and heartbeats with what the process uses and
-where each source is.
+Comes in: configurations of sources, desired states, certificates, versions. Goes out: who we are, which sources run
+with which configuration, the effective state of every source after each change, and heartbeats with what the process
+uses and where each source is.
 """
 
 import logging
@@ -23,6 +23,7 @@ from agent.runtime.renewal import Renewal
 from agent.runtime.requests import interval_seconds
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import SourceStates
+from agent.runtime.upgrade import Upgrade
 
 log = logging.getLogger("menura.control")
 
@@ -51,10 +52,11 @@ class ConfigPlugin:
     source = ""
     request_type = stream_pb2.Control_Config
 
-    def __init__(self, states: SourceStates, configured: ConfiguredSources, renewal: Renewal) -> None:
+    def __init__(self, states: SourceStates, configured: ConfiguredSources, renewal: Renewal, upgrade: Upgrade) -> None:
         self._states = states
         self._configured = configured
         self._renewal = renewal
+        self._upgrade = upgrade
         self._changed = threading.Condition()
         self._dirty: set[str] = set()
         #: what is configured has changed
@@ -78,6 +80,7 @@ class ConfigPlugin:
         for state in self._states.all():
             state.new_session()
         self._renewal.opened(writer)
+        self._upgrade.opened(writer)
         with self._changed:
             self._writer = writer
 
@@ -86,6 +89,10 @@ class ConfigPlugin:
             self._renewal.received(request.certificate)
         if request.WhichOneof("payload") == "desired_sources":
             self._configured.desire(request.desired_sources)
+        if request.WhichOneof("payload") == "desired_version":
+            self._upgrade.desire(request.desired_version)
+        if request.WhichOneof("payload") == "package_piece":
+            self._upgrade.took(request.package_piece)
         if request.WhichOneof("payload") != "desired_state":
             return
         desired = request.desired_state
@@ -98,10 +105,12 @@ class ConfigPlugin:
             log.warning("desired state", extra={"fields": {"source": desired.source, "found": notice}})
 
     def refused(self, error: GatewayError) -> None:
-        """It is in the log; a source that is refused has streams of its own."""
+        """It is in the log; a source that is refused has streams of its own. It may answer a request for a package."""
+        self._upgrade.refused(error)
 
     def closed(self) -> None:
         self._renewal.closed()
+        self._upgrade.closed()
         with self._changed:
             self._writer = None
 

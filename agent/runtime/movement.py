@@ -4,9 +4,14 @@ It moves while its heartbeats' thread comes round and the lock of each source's 
 dump and send all take these locks. A gateway that is away, a server that does not answer and a source with nothing to
 read are no reason to start anew, and are told in the status alone. So is a source that reads and gets no further: its
 lag is known to the gateway, and another process would read the same.
+
+The status begins with `version 1.2.3; gateway connected` once a gateway has acknowledged a heartbeat: the updater
+of the host takes a new version for well by these words.
 """
 
 import time
+
+from menura.distributions import version
 
 from agent.runtime.control import HeartbeatPlugin
 from agent.runtime.state import SourceStates
@@ -19,12 +24,16 @@ class Movement:
     def __init__(self, states: SourceStates, heartbeat: HeartbeatPlugin) -> None:
         self._states = states
         self._heartbeat = heartbeat
+        self._version = version("menura")
 
     def status(self) -> str:
         errors = [(state.name, error) for state in self._states.all() if (error := state.error()) is not None]
-        gateway = "connected" if self._heartbeat.is_connected else "not connected"
+        is_known = self._heartbeat.is_connected and self._heartbeat.acknowledged.is_set()
+        gateway = "connected" if is_known else "not connected"
         names = ", ".join(f"{name}: {error.code}" for name, error in errors)
-        return f"gateway {gateway}; {len(self._states.all())} sources" + (f", with errors {names}" if names else "")
+        return f"version {self._version}; gateway {gateway}; {len(self._states.all())} sources" + (
+            f", with errors {names}" if names else ""
+        )
 
     def moves(self) -> bool:
         for state in self._states.all():

@@ -11,7 +11,17 @@ import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from deployment.agent_package.tree import CONFIGURATION, CREDENTIALS, DOCUMENTS, HOME, SOURCE, files, newest_libc
+from deployment.agent_package.tree import (
+    CONFIGURATION,
+    CREDENTIALS,
+    DOCUMENTS,
+    HOME,
+    PACKAGED_AS,
+    SOURCE,
+    UPDATER,
+    files,
+    newest_libc,
+)
 
 SCRIPTS = SOURCE / "deployment/agent_package/scripts"
 DESCRIPTION = (
@@ -31,6 +41,7 @@ def write_archive(root: Path, version: str, epoch: int, out: Path) -> Path:
         for script in sorted(SCRIPTS.iterdir()):
             name = script.name if script.name == "install" else f"scripts/{script.name}"
             _add(tar, f"{folder}/{name}", script.read_bytes(), 0o755, epoch)
+        _add(tar, f"{folder}/root/{PACKAGED_AS}", b"tar\n", 0o644, epoch)
         for path in files(root):
             _add(tar, f"{folder}/root/{path.relative_to(root)}", path.read_bytes(), path.stat().st_mode & 0o777, epoch)
     return made
@@ -44,15 +55,17 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int, epoch: int)
 
 def write_package(packager: str, root: Path, version: str, epoch: int, nfpm: str, out: Path, work: Path) -> Path:
     """`packager`: deb or rpm. Raises CalledProcessError."""
+    form = work / f"FORMAT.{packager}"
+    form.write_text(f"{packager}\n")
     configuration = work / "nfpm.json"
-    configuration.write_text(json.dumps(_nfpm(root, version, epoch), indent=1))
+    configuration.write_text(json.dumps(_nfpm(root, version, epoch, form), indent=1))
     made = out / f"menura-agent-{version}-linux-x86_64.{packager}"
     command = [nfpm, "package", "--config", str(configuration), "--packager", packager, "--target", str(made)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={"SOURCE_DATE_EPOCH": str(epoch)})
     return made
 
 
-def _nfpm(root: Path, version: str, epoch: int) -> dict[str, object]:
+def _nfpm(root: Path, version: str, epoch: int, form: Path) -> dict[str, object]:
     """Of https://nfpm.goreleaser.com/configuration: JSON is YAML.
 
     Folders are named, since rpm removes no other: an empty one of a former version's metadata would be found for it.
@@ -64,7 +77,7 @@ def _nfpm(root: Path, version: str, epoch: int) -> dict[str, object]:
     contents: list[dict[str, object]] = [
         {"dst": f"/{CREDENTIALS}", "type": "dir", "file_info": own | {"mode": 0o700}},
     ]
-    for folder in (HOME, DOCUMENTS):
+    for folder in (HOME, UPDATER, DOCUMENTS):
         for path in sorted([root / folder, *(found for found in (root / folder).rglob("*") if found.is_dir())]):
             contents.append({"dst": f"/{path.relative_to(root)}", "type": "dir", "file_info": own | {"mode": 0o755}})
     for path in files(root):
@@ -73,6 +86,7 @@ def _nfpm(root: Path, version: str, epoch: int) -> dict[str, object]:
         if inside == CONFIGURATION:
             entry["type"] = "config|noreplace"
         contents.append(entry | {"file_info": own | {"mode": path.stat().st_mode & 0o777}})
+    contents.append({"src": str(form), "dst": f"/{PACKAGED_AS}", "file_info": own | {"mode": 0o644}})
     return {
         "name": "menura-agent",
         "arch": "amd64",

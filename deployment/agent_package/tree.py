@@ -5,6 +5,7 @@
     /opt/menura-agent/lib/pythonX.Y   the agent, the contract and their locked packages, for each Python that was named
     /opt/menura-agent/main.py         starts them; /usr/bin/menura finds the Python
     /opt/menura-agent/MANIFEST        SHA-256 of each file, as sha256sum reads it
+    /usr/lib/menura-agent             the updater, which root runs
     /usr/lib/systemd, /etc/menura, /usr/share/doc/menura-agent
 
 Comes in: wheels of this distribution, by interpreter, requirements.lock, whose hashes uv checks, and what git has of
@@ -23,6 +24,9 @@ from deployment.agent_package.sbom import sbom
 
 SOURCE = Path(__file__).parents[2]
 HOME = Path("opt/menura-agent")
+UPDATER = Path("usr/lib/menura-agent")
+#: in which form it is installed; each package has its own
+PACKAGED_AS = HOME / "FORMAT"
 #: the configuration is its owner's
 CONFIGURATION = Path("etc/menura/agent.yaml")
 CREDENTIALS = Path("etc/menura/credentials")

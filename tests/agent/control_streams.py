@@ -15,6 +15,8 @@ from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
 from agent.runtime.renewal import Renewal
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import SourceState, SourceStates
+from agent.runtime.upgrade import Upgrade
+from agent.runtime.upgrade_files import UpgradePlaces
 from agent.settings import AgentConfig, GatewayConfig, SourceConfig
 
 
@@ -28,7 +30,8 @@ def main() -> None:
         raise AssertionError(f"{source.name}: nothing may be configured here")
 
     configured = RemoteSources(None, frozenset({"shop"}), Path(), states, make)
-    for plugin in (ConfigPlugin(states, configured, Renewal(None, channel)), HeartbeatPlugin(states)):
+    upgrade = Upgrade(UpgradePlaces(Path()), "0.1.0")
+    for plugin in (ConfigPlugin(states, configured, Renewal(None, channel), upgrade), HeartbeatPlugin(states)):
         Stream(channel, plugin).start()
     threading.Event().wait()
 

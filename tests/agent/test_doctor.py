@@ -43,6 +43,7 @@ HOST_BROKEN: Broken = {
     "state-folder": ({"state_error": "this user may not write"}, "install -d -m 700 -o menura /var/lib/menura"),
     "state-folder-private": ({"state_mode": 0o755}, "chmod 700 /var/lib/menura"),
     "state-folder-disk": ({"state_free_bytes": 1}, "Set state_folder"),
+    "upgrades": ({"upgrades": "rolled back", "upgrade_remedy": "read the journal"}, "read the journal"),
     "policy": ({"policy_error": "others may write it", "policy_fix": "chmod go-w POLICY"}, "chmod go-w POLICY"),
     "open-files": ({"open_files": 256}, "ulimit -n 4096"),
     "memory": ({"memory_bytes": 1 << 20}, "dump.workers"),
@@ -383,8 +384,8 @@ def test_lines_when_shown_then_what_is_wrong_comes_first_and_what_is_well_only_i
     shown = list(lines(found, width=60))
     heads = [line.split()[0] for line in shown if line.startswith(("FAILED", "warning", "unknown", "ok"))]
     assert heads == ["FAILED", "warning", "unknown"]
-    assert len([line for line in lines(found, every=True) if line.startswith("ok ")]) == 14
-    assert shown[-1] == "17 checks: 14 ok, 1 warning, 1 failed, 1 unknown"
+    assert len([line for line in lines(found, every=True) if line.startswith("ok ")]) == 15
+    assert shown[-1] == "18 checks: 15 ok, 1 warning, 1 failed, 1 unknown"
     assert exit_code(found) == 2
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from menura.distributions import version
 from menura.v1.config_pb2 import HeartbeatAck
 from menura.v1.stream_pb2 import StreamRequest
 
@@ -30,6 +31,8 @@ from tests.agent.running import END_SECONDS, running_agent
 from tests.stack import wait_for
 
 FOLLOWER = "follower"
+
+VERSION = version("menura")
 
 
 class Listener:
@@ -145,10 +148,13 @@ def test_watchdog_when_a_lock_is_never_let_go_then_is_not_fed_and_the_agent_can_
     address = str(tmp_path / "notify")
     try:
         with listening(address) as listener, following(address, Movement(states, heartbeat)) as turns:
-            listener.until("STATUS=gateway not connected; 1 sources")
+            listener.until(f"STATUS=version {VERSION}; gateway not connected; 1 sources")
             with state._lock:
                 monkeypatch.setattr(service_manager, "MOST_LOOK_SECONDS", 0.0)
-                assert listener.until("STATUS=does")[-1] == "STATUS=does not move; gateway not connected; 1 sources"
+                assert (
+                    listener.until("STATUS=does")[-1]
+                    == f"STATUS=does not move; version {VERSION}; gateway not connected; 1 sources"
+                )
                 turns.pass_by()
                 turns.set()
                 assert listener.next() == ["STOPPING=1"]
@@ -205,7 +211,7 @@ def test_movement_when_heartbeats_do_not_come_round_then_there_is_none() -> None
     movement = Movement(states, heartbeat)
     try:
         assert movement.moves()
-        assert movement.status() == "gateway not connected; 0 sources"
+        assert movement.status() == f"version {VERSION}; gateway not connected; 0 sources"
     finally:
         heartbeat.stop()
     heartbeat.moved_at_seconds = time.monotonic() - MOST_SILENT_SECONDS
@@ -224,7 +230,7 @@ def test_agent_when_run_as_a_service_then_tells_when_it_is_ready_how_it_is_and_t
     try:
         with listening(str(tmp_path / "notify")) as listener, running_agent(config, tmp_path / "agent.log") as process:
             assert listener.next()[0] == "READY=1"
-            listener.until("STATUS=gateway connected; 0 sources")
+            listener.until(f"STATUS=version {VERSION}; gateway connected; 0 sources")
             listener.until("WATCHDOG=1")
             process.send_signal(signal.SIGTERM)
             listener.until("STOPPING=1")

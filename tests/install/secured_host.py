@@ -100,13 +100,13 @@ def secured_host(folder: Path, doors: Mapping[int, int]) -> Iterator[Host]:
             assert holder.stdout.readline() == b"up\n"
             with ExitStack() as opened:
                 for at, port in doors.items():
-                    opened.enter_context(_door(holder.pid, at, port))
+                    opened.enter_context(door(holder.pid, at, port))
                 yield Host(folder, holder.pid)
         finally:
             holder.kill()
 
 
-def _door(network: int, at: int, port: int) -> Balancer:
+def door(network: int, at: int, port: int) -> Balancer:
     """Made by a thread that is in that network from then on; those that dial are not."""
 
     def make() -> Balancer:

@@ -12,9 +12,13 @@ from agent.errors import AgentError
 from tests.needs import needs_setup
 from tests.servers import ROOT
 
-UNIT = ROOT / "deployment/agent_package/root/usr/lib/systemd/system/menura-agent.service"
+UNITS = ROOT / "deployment/agent_package/root/usr/lib/systemd/system"
+UNIT = UNITS / "menura-agent.service"
+UPDATER = UNITS / "menura-agent-upgrade.service"
 #: tenths
 MOST_EXPOSURE = 20
+#: of root's, which installs packages
+MOST_EXPOSURE_OF_UPDATER = 20
 
 
 def entries(key: str) -> list[str]:
@@ -35,6 +39,25 @@ def test_unit_when_systemd_judges_it_then_its_exposure_is_low(analyze: str) -> N
     command = [analyze, "security", "--no-pager", "--offline=true", f"--threshold={MOST_EXPOSURE}", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_updater_when_systemd_judges_it_then_it_has_no_network_and_what_an_installer_can_do_without(
+    analyze: str,
+) -> None:
+    most = f"--threshold={MOST_EXPOSURE_OF_UPDATER}"
+    command = [analyze, "security", "--no-pager", "--offline=true", most, str(UPDATER)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PrivateNetwork=yes" in UPDATER.read_text().splitlines()
+
+
+def test_updater_when_systemd_reads_its_units_then_every_line_is_known(analyze: str, tmp_path: Path) -> None:
+    for unit in (UPDATER, UPDATER.with_suffix(".path"), UNIT):
+        (tmp_path / unit.name).write_text(unit.read_text().replace("=/usr/bin/menura ", f"={shutil.which('true')} "))
+    paths = [str(tmp_path / unit.name) for unit in (UPDATER, UPDATER.with_suffix(".path"))]
+    done = subprocess.run([analyze, "verify", "--man=no", *paths], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "menura-agent-upgrade" not in done.stderr
 
 
 def test_unit_when_systemd_reads_it_then_every_line_is_known(analyze: str, tmp_path: Path) -> None:

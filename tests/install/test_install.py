@@ -3,24 +3,20 @@
 The packages are installed by the lines of docs/install-agent.md, on a host that is a folder of its own.
 """
 
-import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from deployment.agent_package.__main__ import build
 from deployment.agent_package.archives import write_package
 from tests.e2e.test_identity import identified
 from tests.e2e.test_tls import landed_rows
+from tests.install.building import Packages, build_packages, documented, run
 from tests.install.secured_host import Host, listening_ports, resident_bytes, secured_host, wait_told
 from tests.servers import ROOT, Flavor, server
 from tests.stack import wait_for
@@ -36,34 +32,6 @@ MAX_IDLE_BYTES = 60 << 20
 BARRED = ("pyarrow", "pyspark", "fastapi", "sqlalchemy", "deltalake", "typer", "py4j", "mysql-replication")
 #: and the modules of these, where one is named otherwise
 BARRED_MODULES = (*BARRED[:-1], "pymysqlreplication", "gateway", "controlplane_api", "spark_sink")
-
-
-def run(*command: str, **options: object) -> str:
-    """Standard output of a command that must succeed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return str(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """sdist and wheel (the wheel from the sdist), built from what git would hand to a stranger."""
-    checkout, target = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("dist")
-    archive = checkout / "archive.tar"
-    tracked = run("git", "-C", str(ROOT), "ls-files", "-z").split("\0")
-    with tarfile.open(archive, "w") as tar:
-        for name in tracked:
-            if name and (ROOT / name).exists():
-                tar.add(ROOT / name, name)
-    with tarfile.open(archive) as tar:
-        tar.extractall(checkout, filter="data")
-    archive.unlink()
-    compiler = tmp_path_factory.mktemp("compiler") / "cc"  # how fast the core is matters to no test here
-    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
-    compiler.chmod(0o700)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target)]
-    run(*build, cwd=checkout, env={**os.environ, "CC": str(compiler)})
-    return {"sdist": next(target.glob("*.tar.gz")), "wheel": next(target.glob("*.whl"))}
 
 
 @pytest.fixture(scope="module")
@@ -132,48 +100,6 @@ def test_menura_when_a_component_is_not_installed_then_says_which_extra(agent_en
     assert "menura[spark]" in done.stderr
 
 
-@dataclass(frozen=True)
-class Packages:
-    folder: Path
-    #: what they hold, as it lies on a host
-    root: Path
-    digests: dict[str, str]
-
-
-def _packages(folder: Path, wheel: Path, nfpm: Path, key: Path) -> Packages:
-    out, work = folder / "out", folder / "work"
-    out.mkdir(parents=True)
-    work.mkdir()
-    uv = ROOT / ".venv/uv/bin/uv"
-    python = f"python3.{sys.version_info.minor}"
-    made = build({python: wheel}, out, work, str(uv if uv.exists() else shutil.which("uv")), str(nfpm), "0.1.0", key)
-    return Packages(out, work / "root", {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made})
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A private key, with its public half beside it, made as the document says."""
-    folder = tmp_path_factory.mktemp("key")
-    made = documented("openssl genpkey").splitlines()
-    run("sh", "-ec", "\n".join(made[:2]), cwd=folder)
-    assert made[2:] == ["make packages SIGNING_KEY=packages.key"]
-    return folder / "packages.key"
-
-
-@pytest.fixture(scope="module")
-def packages(
-    distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Packages:
-    return _packages(tmp_path_factory.mktemp("packages"), distributions["wheel"], nfpm, key)
-
-
-def documented(words: str) -> str:
-    """The block of docs/install-agent.md that has these words."""
-    text = (ROOT / "docs/install-agent.md").read_text()
-    (found,) = (block for block in re.findall(r"^```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if words in block)
-    return str(found)
-
-
 def test_packages_when_built_then_are_small_and_bring_the_agent_alone(packages: Packages) -> None:
     files = [path for path in packages.root.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
@@ -192,7 +118,7 @@ def test_packages_when_built_then_are_small_and_bring_the_agent_alone(packages: 
 def test_packages_when_built_twice_then_are_the_same_bytes(
     packages: Packages, distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path: Path
 ) -> None:
-    assert _packages(tmp_path / "again", distributions["wheel"], nfpm, key).digests == packages.digests
+    assert build_packages(tmp_path / "again", distributions["wheel"], nfpm, key).digests == packages.digests
     sums = (packages.folder / "SHA256SUMS").read_text().splitlines()
     assert dict(reversed(line.split("  ")) for line in sums) == {
         name: digest for name, digest in packages.digests.items() if not name.startswith("SHA256SUMS")

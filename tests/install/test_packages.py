@@ -45,7 +45,7 @@ def test_rpm_when_it_is_built_then_its_folders_are_its_own_and_it_needs_one_of_i
     home = Path("/opt/menura-agent")
     own = [home, home / "lib", *(home / "lib" / name for name in ("python3.11", "python3.12"))]
     own += [home / "lib" / name / METADATA.name for name in ("python3.11", "python3.12")]
-    own.append(Path("/usr/share/doc/menura-agent"))
+    own += [Path("/usr/lib/menura-agent"), Path("/usr/share/doc/menura-agent")]
     assert folders == dict.fromkeys(map(str, own), 0o755) | {"/etc/menura/credentials": 0o700}
     assert "(python(abi) = 3.11 or python(abi) = 3.12)" in header[REQUIRED]
     assert header[AFTER_ALL] == [(SCRIPTS / "restart").read_text()]

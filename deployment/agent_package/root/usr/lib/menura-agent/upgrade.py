@@ -1,0 +1,295 @@
+"""Installs another version of the agent on this host; root runs it as menura-agent-upgrade.service.
+
+::
+
+    state folder of the agent: upgrade/order.json, packages     hostile, and may change at any moment
+        │ copied and verified: `orders`
+    unfinished/  the packages, these modules, journal.json      durable from here on: what has begun is done or undone
+        │ install ▶ watch ─▶ done                               the new process says that a gateway acknowledged it
+        │             └────▶ back ▶ rolled back                 the former package is installed again
+    record.json, result.json                                    what may be gone back to; what the agent tells
+
+A kill before `unfinished` is there leaves the former version and the order, which is looked at again. One after it
+leaves the journal: the next run, at the boot or for an order, repeats the step at which it stands, by the modules that
+began it. Nothing is begun without the publisher's key, which root alone can put there. Standard library only.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from orders import EXTENSION, FORMAT, ORDER_AGAIN, Order, check_key, check_rank, copy_package, read_order, verify
+from this_host import SERVICE, Host, InstallFailed, Places, Refused, sync, write_whole
+
+#: beside the copies of packages: a version that is installed, and the one that it replaces
+INSTALLED_BYTES = 256 << 20
+#: whatever an agent orders
+MOST_A_DAY, DAY_SECONDS = 12, 86_400
+MOST_ATTEMPTS = 3
+#: for which a new version has to be well
+WELL_SECONDS = 10
+#: after a refusal: whoever orders again and again gets no more
+PAUSE_SECONDS = 2
+
+Wait = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    wait_seconds: int = 180
+    least_version: str = ""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Settings":
+        """
+        >>> Settings.of({"MENURA_UPGRADE_WAIT_SECONDS": "5"})
+        Settings(wait_seconds=30, least_version='')
+        """
+        said = environment.get("MENURA_UPGRADE_WAIT_SECONDS", "")
+        wait_seconds = min(max(int(said), 30), 3600) if said.isascii() and said.isdigit() else 180
+        return cls(wait_seconds, environment.get("MENURA_UPGRADE_LEAST_VERSION", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    digest: str
+    generation: int
+    kind: str
+    former: str
+    former_sha256: str
+    version: str
+    #: of the service, before
+    invocation: str
+    #: install, watch or back
+    step: str = "install"
+    attempts: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    #: that the last upgrade has installed
+    version: str = ""
+    #: of the package that it replaced
+    former: str = ""
+    former_sha256: str = ""
+    #: upgrades of the last day, in seconds since the epoch
+    began: list[float] = field(default_factory=list)
+
+
+def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journal:
+    """Verified copies, durable, with their journal. Raises `Refused`."""
+    check_key(places)
+    kind, installed = host.installed()
+    record = _record(places)
+    replaced = (record.version, record.former, record.former_sha256)
+    check_rank(order, installed, replaced, settings.least_version)
+    now = time.time()
+    began = [at for at in record.began if 0 <= now - at < DAY_SECONDS]
+    if len(began) >= MOST_A_DAY:
+        raise Refused(f"{MOST_A_DAY} upgrades have begun here within a day", f"wait a day, {ORDER_AGAIN}")
+    service = host.service()
+    if service.active != "active":
+        found = f"{SERVICE} is {service.active or 'unknown to systemd'}"
+        raise Refused(found, f"run systemctl start {SERVICE} on the host, {ORDER_AGAIN}")
+    work = places.own / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(mode=0o700)
+    free, packages = shutil.disk_usage(work).free, order.package.size_bytes + order.way_back.size_bytes
+    if free < 2 * packages + INSTALLED_BYTES:
+        found = f"{free >> 20} MiB are free at {places.own}, and {2 * packages + INSTALLED_BYTES >> 20} are needed"
+        raise Refused(found, f"make room, {ORDER_AGAIN}")
+    for name, package in (("package", order.package), ("way_back", order.way_back)):
+        copy = work / f"{name}.{EXTENSION[kind]}"
+        copy_package(places, package, copy)
+        verify(places, copy, package, kind)
+    for module in Path(__file__).parent.glob("*.py"):
+        write_whole(work / module.name, module.read_bytes())
+    _write(places.own / "record.json", replace(record, began=[*began, now]))
+    back = order.way_back
+    journal = Journal(
+        order.digest, order.generation, kind, back.version, back.sha256, order.package.version, service.invocation
+    )
+    _write(work / "journal.json", journal)
+    work.rename(places.unfinished)
+    sync(places.own)
+    return journal
+
+
+def finish(places: Places, host: Host, settings: Settings, journal: Journal, wait: Wait) -> None:
+    """From the step at which it stands. Raises `InstallFailed` where the former version can't be installed again."""
+    if journal.step == "install":
+        journal = _install(places, host, journal)
+    if journal.step == "watch":
+        host.start()
+        reason = watch(host, journal.version, journal.invocation, settings.wait_seconds, wait)
+        if not reason:
+            _done(places, journal)
+            return
+        journal = _go(places, journal, "back", reason)
+    _go_back(places, host, settings, journal, wait)
+
+
+def _install(places: Places, host: Host, journal: Journal) -> Journal:
+    if journal.attempts >= MOST_ATTEMPTS:
+        return _go(places, journal, "back", f"its installation was interrupted {MOST_ATTEMPTS} times")
+    print(f"order {journal.generation}: installing {journal.version} in place of {journal.former}", flush=True)
+    _write(places.unfinished / "journal.json", replace(journal, attempts=journal.attempts + 1))
+    try:
+        host.install(journal.kind, places.unfinished / f"package.{EXTENSION[journal.kind]}")
+    except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
+        return _go(places, journal, "back", str(failed))
+    return _go(places, journal, "watch")
+
+
+def _go_back(places: Places, host: Host, settings: Settings, journal: Journal, wait: Wait) -> None:
+    print(f"order {journal.generation}: back to {journal.former}: {journal.reason}", flush=True)
+    new = host.service().invocation
+    host.install(journal.kind, places.unfinished / f"way_back.{EXTENSION[journal.kind]}")
+    host.start()
+    found = f"{journal.version} was installed, and then {journal.former} again: {journal.reason}"
+    not_well = watch(host, journal.former, new, settings.wait_seconds, wait)
+    if not_well:
+        found += f"; {journal.former} is not well either, so it may be no fault of {journal.version}: {not_well}"
+    remedy = f"Read journalctl --unit {SERVICE} on the host, mend the cause, {ORDER_AGAIN}"
+    _say(places, journal, "ROLLED_BACK", found, remedy)
+    _forget(places)
+
+
+def _done(places: Places, journal: Journal) -> None:
+    began = _record(places).began
+    _write(places.own / "record.json", Record(journal.version, journal.former, journal.former_sha256, began))
+    _say(places, journal, "DONE", "", "")
+    _forget(places)
+
+
+def _go(places: Places, journal: Journal, step: str, reason: str = "") -> Journal:
+    made = replace(journal, step=step, attempts=0, reason=reason)
+    _write(places.unfinished / "journal.json", made)
+    return made
+
+
+def _forget(places: Places) -> None:
+    """All of it at once: no run finds a part."""
+    gone = places.own / "gone"
+    shutil.rmtree(gone, ignore_errors=True)
+    places.unfinished.rename(gone)
+    sync(places.own)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def watch(host: Host, version: str, former: str, wait_seconds: float, wait: Wait) -> str:
+    """Until a process of this version is well, or has had its time; why it is not, empty where it is.
+
+    `former`: the service's invocation before. What the process says of itself, systemd has from no other one.
+    """
+    left, well_seconds, well = wait_seconds, 0, ""
+    while True:
+        service = host.service()
+        is_new = service.invocation not in ("", former)
+        runs = is_new and service.active == "active" and service.status.startswith(f"version {version}; ")
+        if runs and service.status.startswith(f"version {version}; gateway connected"):
+            well_seconds = well_seconds + 1 if service.invocation == well else 0
+            well = service.invocation
+            if well_seconds >= WELL_SECONDS:
+                return ""
+        else:
+            well_seconds, well = 0, ""
+        if service.active == "failed":
+            return f"the service has failed with exit status {service.exit_status}"
+        if left <= 0 and not well:
+            break
+        wait(1)
+        left -= 1
+    within = f"within {wait_seconds:.0f} s"
+    if runs:
+        return f"no gateway was reached {within}, and the agent said: {service.status}"
+    if not is_new:
+        return f"the service was not started anew {within}; it is {service.active}"
+    ended = f"it was started {service.restarts} times again, its last exit status is {service.exit_status}"
+    return f"it did not run {within}: the service is {service.active}, {ended}"
+
+
+def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep) -> None:
+    """Whatever there is to do, and what is ordered meanwhile. Raises `InstallFailed`."""
+    if found := _read(places.unfinished / "journal.json"):
+        finish(places, host, settings, Journal(**found), wait)
+    answered = str(_read(places.own / "result.json").get("order", ""))
+    while True:
+        try:
+            order = read_order(places)
+        except Refused as refused:
+            print(f"{refused}; {refused.remedy}", flush=True)
+            wait(PAUSE_SECONDS)
+            return
+        if order is None or order.digest == answered:
+            return
+        try:
+            journal = begin(places, host, settings, order)
+        except Refused as refused:
+            _say(places, order, "REFUSED", str(refused), refused.remedy)
+            wait(PAUSE_SECONDS)
+        else:
+            finish(places, host, settings, journal, wait)
+        answered = order.digest
+
+
+def _say(places: Places, order: Order | Journal, state: str, found: str, remedy: str) -> None:
+    """To the agent, and to the host's log."""
+    print(f"order {order.generation}: {state}" + (f": {found}; {remedy}" if found else ""), flush=True)
+    former, version = (order.way_back.version, order.package.version) if isinstance(order, Order) else (
+        order.former, order.version
+    )  # fmt: skip
+    told = {"format": FORMAT, "order": order.digest, "generation": order.generation, "state": state, "former": former}
+    told |= {"version": version, "found": found, "remedy": remedy, "at_us": time.time_ns() // 1000}
+    write_whole(places.own / "result.json", json.dumps(told).encode(), 0o644)
+
+
+def _record(places: Places) -> Record:
+    found = _read(places.own / "record.json")
+    return Record(**{each.name: found[each.name] for each in fields(Record) if each.name in found})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Of a file that root has written; empty where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _write(path: Path, value: Journal | Record) -> None:
+    write_whole(path, json.dumps(asdict(value)).encode())
+
+
+def main() -> int:
+    os.umask(0o022)
+    places = Places()
+    places.own.mkdir(mode=0o755, exist_ok=True)
+    with (places.own / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another updater is at work; this one has done nothing", file=sys.stderr)
+            return 0
+        try:
+            run(places, Host(places), Settings.of(os.environ))
+        except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
+            print(f"the upgrade is not at its end, and is tried again: {failed}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
