@@ -92,7 +92,7 @@ class Agent:
             raise refusal
         source = replace(source, filter=replace(source.filter, veto=veto))
         self._started[source.name] = self._started.get(source.name, 0) + 1
-        state = SourceState(source, self._started[source.name])
+        state = SourceState(source, self._started[source.name], self._folder)
         return RunningSource(Context(self._config.tenant, self._config.agent, source, state, self._folder))
 
     def check(self, checked: Callable[[], None] = lambda: None) -> list[Checked]:

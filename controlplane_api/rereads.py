@@ -1,18 +1,19 @@
 """Re-reads: dumps that heal tables whose server changed rows without logging them.
 
 Comes in: a table's events and the ends of its dumps, in the transaction that applies their log entry; columns that a
-filter leaves out no more, in the transaction that takes the agent's report; and stops of a lake that go on with a
-dump, in the transaction that takes its report, or that applies the entry with which their sync runs or the agent's
-policy is known. Goes out: a note in the table's sync, which says since where and why earlier rows may be stale, and a
-dump that is ordered for it. The note is durable with the entry or the report. A dump covers the causes that stand
-before its start; when it is done they leave the note, and a cause that came after its start gets one more dump. So
-several causes share a dump, and a table has one at a time. A kill leaves the entry or the report applied, or to be
-applied again; both give the same note, and the dump is ordered with it. More dumps in an hour than the agent allows
-stop the table: something changes its rows again and again. Those of one hour wait longer and longer, so that the
+filter, or the policy of the host, leaves out no more, in the transaction that takes the agent's report; and stops of a
+lake that go on with a dump, in the transaction that takes its report, or that applies the entry with which their sync
+runs or the agent's policy is known. Goes out: a note in the table's sync, which says since where and why earlier rows
+may be stale, and a dump that is ordered for it. The note is durable with the entry or the report. A dump covers the
+causes that stand before its start; when it is done they leave the note, and a cause that came after its start gets one
+more dump. So several causes share a dump, and a table has one at a time. A kill leaves the entry or the report applied,
+or to be applied again; both give the same note, and the dump is ordered with it. More dumps in an hour than the agent
+allows stop the table: something changes its rows again and again. Those of one hour wait longer and longer, so that the
 bound is not met while a load that a dump can't pass goes by.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from menura.instants import now_us
@@ -86,12 +87,28 @@ def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
     return {**note, "causes": causes, "more": 0} if note is not None and causes else None
 
 
-def note_widened(
-    connection: Connection, source_id: int, widened: Mapping[int, tuple[Collection[str], int]], at_us: int
-) -> None:
-    """Columns of tables, folded, that come from now on and did not before, and how many re-reads an hour the agent lets
-    be ordered for that. The caller holds the source's row.
-    """
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """Columns of a table come from now on that did not before."""
+
+    #: folded names of those that the filter left out
+    columns: Collection[str]
+    #: whether others stayed on the host, whose names nobody has told
+    is_freed: bool
+    #: of re-reads that the agent lets be ordered for that
+    most_per_hour: int
+
+    def why(self, there: Sequence[str]) -> str:
+        """`there`: the table's columns; none: they are not known. '' where it has none of these."""
+        names = [name for name in there if name.casefold() in self.columns] if there else sorted(self.columns)
+        left_out = [f"the filter left out {', '.join(names[:KEPT_CAUSES])}"] if names else []
+        stayed = ["the policy of the database's host kept columns back"] if self.is_freed else []
+        says = " and ".join([*left_out, *stayed])
+        return f"{says} until here, so earlier rows have no value of it" if says else ""
+
+
+def note_widened(connection: Connection, source_id: int, widened: Mapping[int, Widened], at_us: int) -> None:
+    """What comes of these tables from now on. The caller holds the source's row."""
     if not widened:
         return
     end = connection.execute(_END.where(CommittedPosition.source_id == source_id)).first()
@@ -99,16 +116,12 @@ def note_widened(
     for begin in range(0, len(widened), LOOKUP_ROWS):
         of_part = Sync.table_id.in_(list(widened)[begin : begin + LOOKUP_ROWS])
         for row in connection.execute(_COLUMNS_OF_SYNC.where(of_part)).all():
-            folded, most_per_hour = widened[row.table_id]
-            there = [str(column["name"]) for column in row.columns]  # none: they are not known
-            names = [name for name in there if name.casefold() in folded] if there else sorted(folded)
-            if not names or end is None:
+            told = widened[row.table_id]
+            why = told.why([str(column["name"]) for column in row.columns])
+            if not why or end is None:
                 continue
-            why = (
-                f"the filter left out {', '.join(names[:KEPT_CAUSES])} until here, so earlier rows have no value of it"
-            )
             cause = {"gsn": end.last_gsn, "position": position_text(end.position)[:MAX_POSITION_CHARS], "why": why}
-            note = _with_cause(row.unlogged, cause | {"at_us": at_us}, most_per_hour)
+            note = _with_cause(row.unlogged, cause | {"at_us": at_us}, told.most_per_hour)
             connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=note))
             noted.append(row.table_id)
     order_due(connection, noted, at_us)

@@ -89,6 +89,7 @@ def start_tables(
         values["altered"] = None
     if by_dump:
         values["ignored_columns"] = []  # all rows come anew, with what the filter lets through now
+        values["withheld"] = None
     new = [
         {"table_id": row.id, "source_id": source_id, "start_text": dumps.get(row.id, start.text),
          "ignored_columns": [], **values}
@@ -201,6 +202,7 @@ def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName,
         .values(
             start=StartKind.DUMP, start_text=bindparam("to_text"), position_id=bindparam("to_position"),
             state=State.PENDING, problem=None, changed_generation=generation, ignored_columns=[],
+            withheld=None,
         ),
         changes,
     )  # fmt: skip

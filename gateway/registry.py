@@ -303,6 +303,18 @@ class TableEffective:
     ignored_columns: tuple[str, ...] = ()
     #: that its policy lets be ordered for rows that the log does not hold
     most_rereads_per_hour: int = 0
+    #: None: the agent does not tell it
+    withheld: "Withheld | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """What the policy of the database's host keeps back of a table's columns; see `menura.v1.Withheld`."""
+
+    #: of the agent's; empty: it has none
+    memory: str = ""
+    columns: bool = False
+    freed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

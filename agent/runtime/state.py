@@ -1,12 +1,14 @@
 """What one source is doing now: written by its plugins, reported by Control_Config and Control_Heartbeat.
 
-Nothing is durable: the desired state comes again when a stream opens, the rest is found out by working.
+Nothing is durable but what `former_policies` keeps: the desired state comes again when a stream opens, the rest is
+found out by working.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from menura.bounds import clean_int64
 from menura.error_message import as_message
@@ -14,6 +16,7 @@ from menura.errors import MenuraError
 from menura.v1 import config_pb2
 
 from agent.positions import Position
+from agent.runtime.former_policies import FormerPolicies
 from agent.settings import SourceConfig
 from agent.table_positions import Table
 from agent.unlogged import UnloggedChanges
@@ -77,10 +80,12 @@ class SourceStates:
 
 
 class SourceState:
-    def __init__(self, config: SourceConfig, started: int = 1) -> None:
-        """`started`: how often the source has begun in this process."""
+    def __init__(self, config: SourceConfig, started: int = 1, folder: Path | None = None) -> None:
+        """`started`: how often the source has begun in this process; `folder`: for what it keeps, None: nothing."""
         self._config = config
         self._started = started
+        #: of the host, under which rows have left
+        self.former_policies = FormerPolicies(config.filter, folder, config.name)
         self._lock = threading.Lock()
         self._flavor = ""
         self._version = ""
@@ -168,6 +173,11 @@ class SourceState:
                 return
             self._tables = dict(tables)
         self.on_change(self.name)
+
+    def looked_at_tables(self) -> None:
+        """All of them, with their columns. Raises `StateFolderUnusable`."""
+        if self.former_policies.settle():
+            self.on_change(self.name)
 
     def findings_are(self, findings: Iterable[MenuraError]) -> None:
         """The filter was compared with the server's tables: which of its rules don't fit."""
@@ -271,6 +281,7 @@ class SourceState:
             state=state,
             ignored_columns=sorted(self._config.filter.told_columns(table)),
             most_rereads_per_hour=self._most_rereads_per_hour(table),
+            withheld=self.former_policies.withheld(table),
         )
         if error is not None:
             shown.error.CopyFrom(as_message(error))

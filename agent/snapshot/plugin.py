@@ -110,6 +110,7 @@ class CatalogPlugin:
         self._opened_at = time.monotonic()
         #: how long the stream had been open that the gateway refused last; None: it has taken one since
         self._refused_after_seconds: float | None = None
+        state.former_policies.on_due = lambda: self._want(self._writer)
         self._thread = threading.Thread(target=self._run, name=f"{self.source}/catalog", daemon=True)
 
     def preflight(self) -> str:
@@ -214,10 +215,12 @@ class CatalogPlugin:
         if refusal is not None:
             raise refusal
 
+        former = self._state.former_policies
+
         def send(head: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
             telling = Telling(
                 head,
-                map(bounded, self._veto.cards(cards, self._column_veto)),
+                map(bounded, self._veto.cards(former.compared(cards), self._column_veto)),
                 self._sent if self._known == self._sent.digest else Sent(),
             )
             for part in telling.parts():
@@ -227,12 +230,13 @@ class CatalogPlugin:
                 if self._wanted is None:  # else the gateway has said meanwhile what it has
                     self._known = self._sent.digest
 
-        look = self._catalog.look(None if is_asked else self._names, send)
+        look = self._catalog.look(None if is_asked or not former.is_settled else self._names, send)
         self._look_seconds = max(LOOK_SECONDS, look.seconds * _RESTS_PER_LOOK)
         if look.findings is None:
             return
         self._tell_findings(look.findings)
         self._names = look.digest
+        self._state.looked_at_tables()
         self._backoff.succeeded()
         self._state.recovered(PART)
 

@@ -4,7 +4,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from menura.naming import sync_resync
 from menura.v1.catalog_pb2 import ForeignKeyCard, TableCard
@@ -22,6 +24,18 @@ MOST_KEPT = 100_000
 #: of refusals of one source that were logged since the policy was read: what comes later is counted
 MOST_LOGGED = 1_000
 _UNREAD = "No row of it leaves the database's host"
+
+
+class HasPolicy(Protocol):
+    @property
+    def policy(self) -> Policy: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPolicy:
+    """One that stays as it is."""
+
+    policy: Policy
 
 
 class LocalPolicy:
@@ -76,7 +90,7 @@ class LocalPolicy:
 class SourceVeto:
     """What the policy in force says to one source."""
 
-    def __init__(self, local: LocalPolicy, subject: Subject) -> None:
+    def __init__(self, local: HasPolicy, subject: Subject) -> None:
         self._local = local
         self.subject = subject
         self._lock = threading.Lock()
@@ -95,6 +109,12 @@ class SourceVeto:
     @property
     def policy(self) -> Policy:
         return self._local.policy
+
+    def under(self, policy: Policy) -> "SourceVeto":
+        """What another policy says to the same source."""
+        other = SourceVeto(GivenPolicy(policy), self.subject)
+        other._parts = self._parts
+        return other
 
     def ruling(self, database: str, table: str) -> Ruling:
         """Of a table as it is called now; it stays where a line denies one of its partitions."""

@@ -133,7 +133,7 @@ CREATE TABLE sync (
     rows BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
     last_commit_timestamp_us BIGINT,
-    landed_at_us BIGINT, unlogged JSON, lake_rereads_per_hour BIGINT DEFAULT '0' NOT NULL, position_id BIGINT, last_cut BIGINT, foreign_keys JSON, altered JSON, verification_ordered_at_us BIGINT DEFAULT '0' NOT NULL,
+    landed_at_us BIGINT, unlogged JSON, lake_rereads_per_hour BIGINT DEFAULT '0' NOT NULL, position_id BIGINT, last_cut BIGINT, foreign_keys JSON, altered JSON, verification_ordered_at_us BIGINT DEFAULT '0' NOT NULL, withheld JSON,
     CONSTRAINT pk_sync PRIMARY KEY (table_id),
     CONSTRAINT fk_sync_source_id FOREIGN KEY(source_id) REFERENCES source (id),
     CONSTRAINT fk_sync_table_id FOREIGN KEY(table_id) REFERENCES source_table (id)
@@ -727,4 +727,4 @@ CREATE INDEX ix_rollout_agent_agent_id ON rollout_agent (agent_id, state)
 --
 CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, group_number)
 --
-INSERT INTO alembic_version VALUES ('0042')
+INSERT INTO alembic_version VALUES ('0043')

@@ -49,6 +49,8 @@ class Sync(Base):
     #: the last event FOREIGN_KEYS of the log, as `LandedEvent`; none: it has none
     foreign_keys: Mapped[dict[str, Any] | None]
     ignored_columns: Mapped[list[Any]]
+    #: as `gateway.registry.Withheld`; none: the agent has told nothing since the table's rows came anew
+    withheld: Mapped[dict[str, Any] | None]
     rows: Mapped[int] = mapped_column(default=0)
     bytes: Mapped[int] = mapped_column(default=0)
     last_commit_timestamp_us: Mapped[int | None]

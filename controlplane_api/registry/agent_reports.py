@@ -4,7 +4,7 @@ Comes in: reports, within the caller's transaction. Goes out: rows, written in b
 is stored, since a source may have tens of thousands of tables and says all of them each time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,9 +15,9 @@ from controlplane_api import rereads
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.identity import audit
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.states import Desired, State
+from controlplane_api.states import Desired, StartKind, State
 from controlplane_api.tenants import ensure_tenants
-from gateway.registry import AgentName, AgentSeen, HeartbeatSeen, OtherServerSeen, Problem, TableEffective
+from gateway.registry import AgentName, AgentSeen, HeartbeatSeen, OtherServerSeen, Problem, TableEffective, Withheld
 from gateway.registry import SourceHealth as SourceHealthSeen
 
 #: syncs that the agent is told of
@@ -136,8 +136,8 @@ def record_effective(
 ) -> None:
     """What the agent does about the desired tables. The source's row is locked.
 
-    A table of which columns were ignored, and are not any more, lacks their values in the rows that it has: that is
-    noted, and a re-read ordered, with the report, so that no kill between the two loses it.
+    A table of which columns were ignored, or stayed on the host, and do not any more, lacks their values in the rows
+    that it has: that is noted, and a re-read ordered, with the report, so that no kill between the two loses it.
     """
     offered = None if other_server is None else asdict(other_server)
     told = [problem_document(warning) for warning in warnings]
@@ -151,7 +151,7 @@ def record_effective(
         for row in connection.execute(
             select(
                 SourceTable.database, SourceTable.name, Sync.table_id, Sync.state, Sync.problem,
-                Sync.ignored_columns, Sync.start,
+                Sync.ignored_columns, Sync.withheld, Sync.start,
             )
             .join_from(Sync, SourceTable)
             .where(Sync.source_id == source_id, *ASKED_OF_AGENT)
@@ -166,18 +166,29 @@ def record_effective(
         connection.execute(_UPDATE_EFFECTIVE, changed)
     named = [(stored.get((table.database, table.table)), table) for table in tables]
     widened = {
-        row.table_id: (columns, table.most_rereads_per_hour)
+        row.table_id: widening
         for row, table in named
-        if row and row.start is None and (columns := _ignored_no_more(row, table))
+        if row and row.start != StartKind.DUMP and (widening := _widening(row, table)) is not None
     }
     rereads.note_widened(connection, source_id, widened, at_us)
 
 
-def _ignored_no_more(row: AnyRow, table: TableEffective) -> set[str]:
-    """Folded, as names of columns compare."""
+def _widening(row: AnyRow, table: TableEffective) -> rereads.Widened | None:
     if not _tells_columns(table):
-        return set()
-    return {column.casefold() for column in row.ignored_columns} - {each.casefold() for each in table.ignored_columns}
+        return None
+    told = {column.casefold() for column in table.ignored_columns}
+    columns = {column.casefold() for column in row.ignored_columns} - told
+    is_freed = _is_freed(row.withheld, table.withheld)
+    return rereads.Widened(columns, is_freed, table.most_rereads_per_hour) if columns or is_freed else None
+
+
+def _is_freed(before: Mapping[str, Any] | None, now: Withheld | None) -> bool:
+    """Whether a column that stayed on the host comes now, or may: an agent that has lost its memory can't tell."""
+    if before is None or now is None:
+        return False
+    if before["memory"] in ("", now.memory):
+        return bool(before["freed"] != now.freed)
+    return bool(before["columns"])
 
 
 def _tells_columns(table: TableEffective) -> bool:
@@ -189,7 +200,10 @@ _UPDATE_EFFECTIVE = (
     update(Sync)
     .where(Sync.table_id == bindparam("of_table"))
     .values(
-        state=bindparam("to_state"), problem=bindparam("to_problem"), ignored_columns=bindparam("to_ignored_columns")
+        state=bindparam("to_state"),
+        problem=bindparam("to_problem"),
+        ignored_columns=bindparam("to_ignored_columns"),
+        withheld=bindparam("to_withheld"),
     )
 )
 
@@ -279,7 +293,10 @@ def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | No
     if state is None:  # a newer agent's word: what is known stays
         return None
     ignored = list(table.ignored_columns) if _tells_columns(table) or not row.ignored_columns else row.ignored_columns
-    to = (state, problem_document(table.problem), ignored)
-    if (row.state, row.problem, row.ignored_columns) == to:
+    is_first = row.withheld is None or not row.withheld["memory"]
+    said = table.withheld if _tells_columns(table) or is_first else None
+    to = (state, problem_document(table.problem), ignored, row.withheld if said is None else asdict(said))
+    if (row.state, row.problem, row.ignored_columns, row.withheld) == to:
         return None
-    return {"of_table": row.table_id, "to_state": to[0], "to_problem": to[1], "to_ignored_columns": to[2]}
+    names = ("to_state", "to_problem", "to_ignored_columns", "to_withheld")
+    return {"of_table": row.table_id, **dict(zip(names, to, strict=True))}

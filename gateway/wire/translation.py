@@ -21,6 +21,7 @@ from menura.v1.config_pb2 import (
     TableName,
     TableState,
 )
+from menura.v1.config_pb2 import Withheld as WithheldSaid
 from menura.v1.error_pb2 import Error
 
 from gateway.errors import OutOfSequence, PayloadInvalid, TablesTooMany
@@ -39,6 +40,7 @@ from gateway.registry import (
     TableEffective,
     TableSeen,
     VersionSeen,
+    Withheld,
 )
 
 #: of a source
@@ -160,9 +162,14 @@ def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
             problem=optional_problem(table, at_us),
             ignored_columns=tuple(clean_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
             most_rereads_per_hour=table.most_rereads_per_hour,
+            withheld=_withheld(table.withheld) if table.HasField("withheld") else None,
         )
         for table in state.tables
     ]
+
+
+def _withheld(said: WithheldSaid) -> Withheld:
+    return Withheld(clean_text(said.memory, MAX_NAME_CHARS), said.columns, clean_int64(said.freed))
 
 
 def other_server(state: EffectiveState) -> OtherServerSeen | None:

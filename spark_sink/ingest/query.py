@@ -118,7 +118,7 @@ class Sink:
         self._stopped = self.records.stopped_tables()
         self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
-        self._recorded = recorded_tables(cuts)
+        self._recorded = recorded_tables(cuts, self.records.begun_anew())
         departed = departed_tables(cuts)
         self._policies = self._told_policies((table, departed.get(table, "")) for table in self._recorded)
         self.status.policies_are(self._policies)
@@ -308,7 +308,9 @@ class Sink:
         going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
-        recorded |= {table: Recorded(begins_anew=True) for table, stop in stops.items() if stop.begins_at_gsn}
+        recorded |= {
+            table: Recorded(begins_at_gsn=stop.begins_at_gsn) for table, stop in stops.items() if stop.begins_at_gsn
+        }
         left_alone = frozenset(self._stopped) - going
         _, _, outcomes = self._jobs.run(frame, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
@@ -316,12 +318,14 @@ class Sink:
         # Only what was really done goes on: a table whose entries are gone must not skip them.
         done = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
         resumed = [outcome for outcome in done if outcome.table in self._stopped]
-        self.records.record_resumed((outcome, lacking(stops[outcome.table])) for outcome in resumed)
+        #: their first rows are yet to come
+        empty = {each.table: stops[each.table].begins_at_gsn for each in resumed if each.changelog_version is None}
+        self.records.record_resumed((each, lacking(stops[each.table]), empty.get(each.table, 0)) for each in resumed)
         for outcome in resumed:
             del self._stopped[outcome.table]
+            if empty.get(outcome.table):
+                self._recorded[outcome.table] = Recorded(begins_at_gsn=empty[outcome.table])
             begun_anew = stops[outcome.table].begins_at_gsn > 0
-            if begun_anew and outcome.changelog_version is None:  # its first rows are yet to come
-                self._recorded[outcome.table] = Recorded(begins_anew=True)
             logger.info("table resumed table=%s cut=%d begun_anew=%s", outcome.table, outcome.cut, begun_anew)
         return rows
 
@@ -330,10 +334,18 @@ class Sink:
         if any(self._stopped[table].begins_at_gsn for table in tables):
             families = Families()
             families.read(self.records.events_folder)
-            begins = [stop for table in tables if (stop := self._stopped[table]).begins_at_gsn and not stop.is_bereft]
+            begins = [
+                stop
+                for table in tables
+                if (stop := self._stopped[table]).begins_at_gsn and not stop.is_bereft and not self._has_begun(stop)
+            ]
             stops = bereft(self._stopped, begins, lambda table: families.above([table]), now_us())
             self.records.record_stops(stops)
             self._stopped.update({stop.table: stop for stop in stops})
+
+    def _has_begun(self, stop: StoppedTable) -> bool:
+        """Whether it has gone on from that beginning already, and stopped again before anything of it was written."""
+        return self._recorded.get(stop.table, NOTHING).begins_at_gsn == stop.begins_at_gsn
 
     def _missed_of(self, tables: Collection[TableId]) -> MissedRows:
         """What these have missed, up to where it was read; reading goes on from there."""
@@ -485,8 +497,12 @@ class Sink:
             logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
 
     def _stop_of(self, outcome: Outcome) -> StoppedTable:
-        """A table that was stopped already keeps what is known of its first stop."""
+        """A table that was stopped already keeps what is known of its first stop.
+
+        One that has begun anew, and of which nothing is written yet, keeps with what it began.
+        """
         held = self._stopped.get(outcome.table)
+        begins_at_gsn = self._recorded.get(outcome.table, NOTHING).begins_at_gsn
         return StoppedTable(
             outcome.table,
             outcome.entry,
@@ -496,5 +512,5 @@ class Sink:
             outcome.terminal,
             now_us(),
             held.last_commit_timestamp_us if held is not None else self.status.last_commit_us(outcome.table),
-            held.begins_at_gsn if held is not None else 0,
+            (held.begins_at_gsn if held is not None else 0) or begins_at_gsn,
         )

@@ -149,8 +149,10 @@ def apply_once(
     tail = read_tail(log_table, table.application, merged) if current is not None else None
     reached = tail.progress if tail is not None else merged
     held_cut = min(logged.cut, reached.cut)
-    if not recorded.begins_anew:
+    if not recorded.begins_at_gsn:
         check_predecessors(table, work, held_cut)
+    elif not (work := [each for each in work if each.last_gsn >= recorded.begins_at_gsn]):
+        return Versions(None, None, changed=False)  # a replay of what it has left out
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each, policy is SchemaPolicy.TRY_EVOLVE))
         for each in work

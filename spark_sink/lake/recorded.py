@@ -18,7 +18,7 @@ from menura.views.definition import VIEW_SOURCE
 from spark_sink.errors import LakeTableLost, PredecessorMissing
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of, text
 from spark_sink.lake.record_rows import number_of
-from spark_sink.lake.records import DEPARTURE, MERGED_GSN
+from spark_sink.lake.records import DEPARTURE, MERGED_GSN, NONE_BEGUN, BegunAnew
 from spark_sink.lake.table_folders import table_folder
 from spark_sink.landed.storage import open_storage
 from spark_sink.work import CHANGELOG, CURRENT, CutSeen, TableFile, TableId, Work
@@ -32,15 +32,15 @@ class Recorded:
 
     changelog: int | None = None
     current: int | None = None
-    #: it begins anew with a dump, and may leave cuts out; so until something of it is written
-    begins_anew: bool = False
+    #: number of the event with which it begins anew, so that it may leave cuts out: until something of it is written
+    begins_at_gsn: int = 0
 
     def followed_by(self, changelog: int | None, current: int | None) -> "Recorded":
         """With later versions, where they are known."""
         return Recorded(
             self.changelog if changelog is None else changelog,
             self.current if current is None else current,
-            begins_anew=self.begins_anew and changelog is None,
+            begins_at_gsn=self.begins_at_gsn if changelog is None else 0,
         )
 
 
@@ -65,27 +65,49 @@ def check_predecessors(table: TableId, work: Sequence[Work], held_cut: int) -> N
 NOTHING = Recorded()
 
 
-def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
+def recorded_tables(
+    cuts: DeltaTable | None, begun: Mapping[TableId, BegunAnew] = NONE_BEGUN
+) -> dict[TableId, Recorded]:
     """Of each table the last versions in `cuts`, which are lower than earlier ones where it was made anew.
 
-    Not of views: a lost one is computed again, not read from the landing.
+    `begun`: of tables that have begun anew; one of which nothing is written since then has no versions. Not of views: a
+    lost one is computed again, not read from the landing.
     """
+    changelogs = _last_versions(cuts, f"{CHANGELOG}_version")
+    currents = _last_versions(cuts, f"{CURRENT}_version")
+    waiting = {
+        table: Recorded(begins_at_gsn=anew.gsn)
+        for table, anew in begun.items()
+        if table not in changelogs or changelogs[table].entry < anew.entry
+    }
+    held = {
+        table: Recorded(
+            changelogs[table].version if table in changelogs else None,
+            currents[table].version if table in currents else None,
+        )
+        for table in changelogs | currents
+        if table.source != VIEW_SOURCE
+    }
+    return held | waiting
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    version: int
+    entry: int
+
+
+def _last_versions(cuts: DeltaTable | None, column: str) -> dict[TableId, _Written]:
     if cuts is None:
         return {}
-    changelogs, currents = (_last_versions(cuts, f"{kind}_version") for kind in (CHANGELOG, CURRENT))
-    tables = [table for table in changelogs | currents if table.source != VIEW_SOURCE]
-    return {table: Recorded(changelogs.get(table), currents.get(table)) for table in tables}
-
-
-def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
     names = ", ".join(map(quoted, _TABLE))
     order = f"cut DESC, {number_of(cuts)} DESC, applied_at_us DESC"
     numbered = (
-        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY {order})"  # noqa: S608
+        f"SELECT {names}, {column}, entry, row_number() OVER (PARTITION BY {names} ORDER BY {order})"  # noqa: S608
         f" AS place FROM t WHERE {column} IS NOT NULL"
     )
     found = scan(cuts, f"SELECT * FROM ({numbered}) WHERE place = 1").read_all()  # noqa: S608  (constants)
-    return {TableId(*(row[name] for name in _TABLE)): row[column] for row in found.to_pylist()}
+    return {TableId(*(row[name] for name in _TABLE)): _Written(row[column], row["entry"]) for row in found.to_pylist()}
 
 
 def boundary_of(cuts: DeltaTable, table: TableId, cut: int) -> tuple[int | None, int | None] | None:

@@ -16,7 +16,9 @@
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any); those from before the hours that versions are kept go, but each
             table's last. `begins_at_gsn`: its lake table begins anew with the event of
-            that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
+            that number, and nothing before is followed; null: it goes on where it stopped. A table that goes on has it
+            while nothing of it is written since then: once something is, `cuts` has a version of its changelog at
+            this entry or a later one. A lake of an earlier version
             gets the columns that it lacks with the next row; they are null in its rows.
 ``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, its sync was
             started or stopped, the source's log had a gap, ...), in order with rows by `_gsn`; SYNC_STARTED has the
@@ -36,7 +38,7 @@ clock may go back.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -166,6 +168,19 @@ class StoppedTable:
         return self.code in (ParentBegunAnew.code, CascadeUncertain.code)
 
 
+@dataclass(frozen=True, slots=True)
+class BegunAnew:
+    """A table that went on from a dump's beginning, before anything of it was written."""
+
+    #: number of the event with which it did
+    gsn: int
+    #: the cut log's, that has the event
+    entry: int
+
+
+NONE_BEGUN: Mapping[TableId, BegunAnew] = {}
+
+
 class Records:
     def __init__(
         self,
@@ -277,12 +292,15 @@ class Records:
         self._clean(self.errors_folder, version)
         self._leave_old_out(self.errors_folder, version, ERRORS_SCHEMA, "at_us", _LAST_STOPS)
 
-    def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
-        """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
+    def record_resumed(self, resumed: Iterable[tuple[Outcome, str, int]]) -> None:
+        """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing), and with the number
+        of the event with which it has begun anew, where nothing of it is written yet (0: it is, or has not)."""
         at_us = now_us()
         self.record_stops(
-            StoppedTable(outcome.table, outcome.entry, outcome.cut, "", lacking, terminal=False, at_us=at_us)
-            for outcome, lacking in resumed
+            StoppedTable(
+                outcome.table, outcome.entry, outcome.cut, "", lacking, terminal=False, at_us=at_us, begins_at_gsn=gsn
+            )
+            for outcome, lacking, gsn in resumed
         )
 
     def _clean(self, folder: str, version: int | None) -> None:
@@ -329,16 +347,27 @@ class Records:
     def stopped_tables(self) -> dict[TableId, StoppedTable]:
         return stopped_tables(open_table(self.errors_folder))
 
+    def begun_anew(self) -> dict[TableId, BegunAnew]:
+        """Tables that have begun anew before anything of them was written; something may be since."""
+        goes_on = (row for row in _state_changes(open_table(self.errors_folder)) if not row.code)
+        last = {row.table: BegunAnew(row.begins_at_gsn, row.entry) for row in goes_on}
+        return {table: begun for table, begun in last.items() if begun.gsn}
+
 
 def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
     """The tables whose last row in `errors` has a code."""
+    last = {row.table: row for row in _state_changes(errors)}
+    return {table: stop for table, stop in last.items() if stop.code}
+
+
+def _state_changes(errors: DeltaTable | None) -> Iterator[StoppedTable]:
+    """All rows of `errors`, in order; one without a code says that the table goes on."""
     if errors is None:
-        return {}
-    found: dict[TableId, StoppedTable] = {}
+        return
     query = f"SELECT * FROM t ORDER BY {in_order(errors, 'at_us')}"  # noqa: S608  (constants)
     for row in scan(errors, query).read_all().to_pylist():
         table = TableId(row["tenant"], row["source"], row["database"], row["table"])
-        found[table] = StoppedTable(
+        yield StoppedTable(
             table,
             row["entry"],
             row["cut"],
@@ -349,7 +378,6 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
             row.get("last_commit_timestamp_us") or 0,
             row.get("begins_at_gsn") or 0,
         )
-    return {table: stop for table, stop in found.items() if stop.code}
 
 
 _LAST_BOUNDARIES = (

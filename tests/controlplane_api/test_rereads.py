@@ -14,7 +14,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.rereads import KEPT_CAUSES, KEPT_DUMPS, PROMPT_REREADS
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import stop_tables
-from gateway.registry import DumpPlanned, KeyRange, TableEffective
+from gateway.registry import DumpPlanned, KeyRange, TableEffective, Withheld
 from tests.controlplane_api import facts
 from tests.controlplane_api.dump_facts import BROKEN, Log, begin, command, dump
 from tests.controlplane_api.facts import KEY, LANDING, T0, dump_event, started, unlogged
@@ -293,8 +293,14 @@ def test_a_stream_when_a_table_has_a_note_or_a_dump_is_told_from_where(
     assert told() == (0, 0)
 
 
-def effective(registry: SqlRegistry, *ignored: str, state: str = "STREAMING", most: int = 12) -> None:
-    table = TableEffective("shop", "orders", state, None, ignored, most)
+def effective(
+    registry: SqlRegistry,
+    *ignored: str,
+    state: str = "STREAMING",
+    most: int = 12,
+    withheld: Withheld | None = None,
+) -> None:
+    table = TableEffective("shop", "orders", state, None, ignored, most, withheld)
     registry.record_effective(KEY, registry.desired(KEY).generation, [table], None, T0)
 
 
@@ -364,3 +370,87 @@ def test_a_column_when_its_table_begins_anew_with_a_dump_then_it_is_not_read_a_s
     log.cut(dump_event("orders", 20, "DUMP_STARTED", uuid), start=[started("orders", 20)])
     effective(registry)
     assert (note(database), ordered(registry)) == (None, [uuid])
+
+
+def test_a_column_when_the_filter_was_widened_while_the_table_was_stopped_then_its_resume_has_it_read_again(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    effective(registry, "note")
+    with database.write() as connection:
+        stop_tables(connection, sync_of(database)["source_id"], [("shop", "orders")])
+    begin(database, "orders", kind=StartKind.RESUME)
+    effective(registry)
+    held = note(database)
+    assert held is not None and "left out note until here" in held["causes"][0]["why"]
+    assert ordered(registry) == [], "it has not begun"
+    log.cut(
+        unlogged("orders", 30, "", reread=False),
+        start=[started("orders", 30)],
+        generation=registry.desired(KEY).generation,
+    )
+    assert len(ordered(registry)) == 1
+
+
+STAYS = Withheld("memory-1", columns=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_noted"),
+    [
+        (STAYS, Withheld("memory-1", columns=False, freed=1), True),
+        (STAYS, Withheld("memory-1", columns=True, freed=1), True),
+        (STAYS, Withheld("memory-2", columns=True), True),
+        (STAYS, Withheld(), True),
+        (STAYS, STAYS, False),
+        (STAYS, Withheld("memory-1", columns=False), False),
+        (STAYS, None, False),
+        (Withheld(), STAYS, False),
+        (Withheld(), Withheld("memory-1", columns=False, freed=1), True),
+        (Withheld("memory-1"), Withheld("memory-2"), False),
+        (None, Withheld("memory-1", columns=True, freed=5), False),
+    ],
+    ids=[
+        "all free", "one free", "memory lost", "memory lost, no policy", "same", "none there", "older agent",
+        "narrower", "came and went", "nothing stayed", "first word",
+    ],
+)  # fmt: skip
+def test_columns_when_the_hosts_policy_kept_them_back_and_no_more_then_the_table_is_read_again_once(
+    log: Log,
+    registry: SqlRegistry,
+    database: Database,
+    before: Withheld | None,
+    after: Withheld | None,
+    is_noted: bool,
+) -> None:
+    log.cut(unlogged("orders", 10, "", reread=False))
+    effective(registry, withheld=before)
+    assert note(database) is None
+    effective(registry, withheld=after)
+    effective(registry, withheld=after)
+    held = note(database)
+    assert (held is not None, len(ordered(registry))) == (is_noted, int(is_noted))
+    if held is not None:
+        (cause,) = held["causes"]
+        assert "the policy of the database's host kept columns back until here" in cause["why"]
+
+
+def test_columns_that_become_free_while_the_first_dump_runs_then_another_dump_brings_them(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    with database.write() as connection:
+        stop_tables(connection, sync_of(database)["source_id"], [("shop", "orders")])
+    begin(database, "orders", kind=StartKind.DUMP)
+    assert sync_of(database)["withheld"] is None
+    effective(registry, state="PENDING", withheld=Withheld())
+    (mine,) = ordered(registry)
+    registry.record_dump_plan(KEY, mine, WHOLE_KEY, T0)
+    begun = {"start": [started("orders", 20)], "generation": registry.desired(KEY).generation}
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", mine), **begun)
+    effective(registry, state="DUMPING", withheld=STAYS)
+    effective(registry, state="DUMPING", withheld=Withheld("memory-1", columns=False, freed=1))
+    assert (note(database), ordered(registry)) == (None, [mine]), "its state does not tell all of its columns yet"
+    dumped_chunk = facts.chunk("orders", mine, 1, "", "", last=True)
+    log.cut(dumped_chunk, dump_event("orders", 22, "DUMPED", mine, 20))
+    effective(registry, withheld=Withheld("memory-1", columns=False, freed=1))
+    assert note(database) is not None
+    assert len(ordered(registry)) == 1
