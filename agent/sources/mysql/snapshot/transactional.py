@@ -30,8 +30,8 @@ def check_engine(connection: "Connection[Any]", table: Table, server: DumpServer
         DOING,
         f"its engine is {engine}, which has no snapshots" if engine else "the server has no such table",
         data=NOTHING_LOST,
-        remedy=f"Run on the server: ALTER TABLE {quoted(table)} ENGINE = InnoDB; or give it a primary key; then"
-        f" run: {sync_resync(server.source, *table)}"
+        remedy=f"Run on the server: ALTER TABLE {quoted(table)} ENGINE = InnoDB; or give it a primary key with an index"
+        f" of type BTREE; then run: {sync_resync(server.source, *table)}"
         if engine
         else f"When the table is there: {dump_anew(server.source, *table)}",
         source=server.source,
