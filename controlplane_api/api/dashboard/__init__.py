@@ -39,7 +39,7 @@ PAGES = (
     Page("dumps", "Dumps", "/dumps"),
     Page("proof", "Proof", "/proof", of_source=True),
     Page("fleet", "Fleet", "/fleet"),
-    Page("upgrades", "Upgrades", "/upgrades"),
+    Page("upgrades", "Upgrades", "/upgrades", within="fleet"),
     Page("audit", "Audit", "/audit"),
     Page("settings", "Settings", "/settings"),
 )

@@ -87,7 +87,7 @@ function agentRow(agent) {
       element("td", "name", element("b", "", agent.agent), element("span", "muted", `of group ${agent.group}`)),
       element("td", "state", pill(agent.state)),
       element("td", "configuration", element("span", "", agent.reason), words && element("span", agent.state === "failed" ? "problem" : "muted", words),
-        agent.remedy && element("span", "notice", agent.remedy), agent.skipped && element("span", "muted", "nobody waits for it")),
+        agent.remedy && element("span", "notice", agent.remedy), agent.skipped ? element("span", "muted", "nobody waits for it") : ""),
       element("td", "version", `${agent.runs ?? "not said"} → ${agent.version}`),
     ],
   };
