@@ -74,9 +74,9 @@ class BootedHost:
         children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
         wait_for("systemd to be process 1", lambda: _is_systemd(children), END_SECONDS)
         self.process = int(children.read_text())
-        wait_for("the host to be up", lambda: self._state() in ("running", "degraded"), END_SECONDS)
         for at, port in self.doors.items():
             self._open.enter_context(door(self.process, at, port))
+        wait_for("the host to be up", lambda: self._state() in ("running", "degraded"), END_SECONDS)
 
     def power_off(self) -> None:
         self._open.close()
