@@ -114,8 +114,24 @@ def _locked(folder: Path) -> Iterator[bool]:
 def room_bytes(settings: StoreSettings) -> int:
     """What one more store may take. Raises OSError."""
     root = Path(settings.folder)
-    used = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    return min(settings.most_bytes - used, int(shutil.disk_usage(root).free * PART_OF_FREE))
+    return min(settings.most_bytes - _used_bytes(root), int(shutil.disk_usage(root).free * PART_OF_FREE))
+
+
+def _used_bytes(root: Path) -> int:
+    """Of all files below. One that goes meanwhile, as other views' do, takes no room. Raises OSError."""
+    used = 0
+    for folder, _, names in os.walk(root, onerror=_unless_gone):
+        for name in names:
+            try:
+                used += os.lstat(f"{folder}/{name}").st_size
+            except FileNotFoundError:
+                continue
+    return used
+
+
+def _unless_gone(failed: OSError) -> None:
+    if not isinstance(failed, FileNotFoundError):
+        raise failed
 
 
 def remove_unused(settings: StoreSettings) -> None:

@@ -344,6 +344,37 @@ def test_room_when_stores_are_there_then_it_is_less(tmp_path: Path) -> None:
     assert store_folders.room_bytes(settings) == (1 << 20) - used
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_room_when_a_file_goes_while_it_is_counted_then_the_others_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """`place`: after how many looks at it."""
+    going = tmp_path / "a" / "going"
+    going.parent.mkdir()
+    for file in (going, going.with_name("staying")):
+        file.write_bytes(b"x" * 100)
+    looks: list[str] = []
+
+    def removing(look: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def looked(path: Path | str, **others: bool) -> os.stat_result:
+            if Path(path) != going:
+                return look(path, **others)
+            if len(looks) == place:
+                going.unlink(missing_ok=True)
+            looks.append(str(path))
+            return look(path, **others)
+
+        return looked
+
+    settings = StoreSettings(str(tmp_path), most_bytes=1 << 20)
+    with monkeypatch.context() as patched:
+        for name in ("stat", "lstat"):
+            patched.setattr(os, name, removing(getattr(os, name)))
+        room = store_folders.room_bytes(settings)
+    assert room == (1 << 20) - (100 if going.exists() else 0) - 100
+    assert looks
+
+
 def test_stores_when_nothing_uses_them_for_long_then_a_turn_of_any_view_removes_them(tmp_path: Path) -> None:
     world = world_at(tmp_path)
     with stores_of(StoreSettings(str(tmp_path / "stores")), "another lake", VIEW) as folder:
