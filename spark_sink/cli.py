@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -276,14 +276,13 @@ def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> Non
         _begin_reports(reporter, sink)
     pulse = sink.status.pulse
     try:
-        with sink.status.following(), nullcontext() if sink.settings.available_now else sink.beside():
+        with sink.status.following():
             while not stop.is_set():
                 pulse.beat()
                 has_ended = _ended(query, sink)
                 with pulse.excused():
-                    sink.turn()  # also what the last batch has asked for
-                    if sink.settings.available_now:
-                        sink.turn_beside()
+                    sink.retry_due()  # also what the last batch has asked for
+                    sink.merge_due()
                 if has_ended:
                     break
     finally:
@@ -293,7 +292,7 @@ def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> Non
 
 def _begin_reports(reporter: Reporter, sink: Sink) -> None:
     want = None if sink.settings.views else sink.views.want
-    reporter.start(sink.stops.ask, sink.verifications.suspected, want)
+    reporter.start(sink.ask_retry, sink.verifications.suspected, want)
 
 
 def _ended(query: StreamingQuery, sink: Sink) -> bool:

@@ -278,12 +278,6 @@ class LakeTableLost(TableStopped):
     from_entry = 1
 
 
-class TableBehind(TableStopped):
-    """A table whose turn is too long for a batch: it catches up beside the batches, by itself."""
-
-    terminal = False
-
-
 class LakeStorageFailed(TableStopped):
     """The lake's storage refused; tried again."""
 

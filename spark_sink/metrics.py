@@ -27,7 +27,7 @@ FIGURES = (
     Figure("menura_sink_batches_total", "Batches applied."),
     Figure("menura_sink_rows_total", "Change events and dumped rows applied."),
     Figure("menura_sink_batch_seconds_total", "Time spent in batches."),
-    Figure("menura_sink_tables_stopped", "Tables that the sink has stopped, or that catch up beside the others."),
+    Figure("menura_sink_tables_stopped", "Tables that the sink has stopped."),
     Figure("menura_sink_waiting", "1: the sink waits for its landing or its lake, which do not answer; else 0."),
     Figure("menura_sink_source_tables_stopped", "Tables of a source that the sink has stopped.", _OF_SOURCE),
     Figure("menura_sink_freshness_seconds", "Age of the newest transaction in the lake.", _OF_SOURCE),

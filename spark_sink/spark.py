@@ -47,8 +47,6 @@ _SETTINGS = {
     # Its default, INT96, has no statistics, and delta-rs reads it as nanoseconds, which end in 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.python.worker.reuse": "true",
-    # Batches get cores while jobs beside them run, whichever began first.
-    "spark.scheduler.mode": "FAIR",
     # How long Spark waits for a Python process that it talks to over a socket, 15 s by default: the fork of a worker,
     # its imports and the way of a result to the driver. Beyond it a batch fails, and a starved machine needs longer.
     "spark.python.authenticate.socketTimeout": SLOW_START,

@@ -1,52 +1,33 @@
-"""Rows of the cut log as Spark jobs: one for all tables, parts of it where a worker was lost, then the large tables.
+"""A batch's rows as Spark jobs: one for all tables, parts of it where a worker was lost, then the large tables.
 
 Comes in: rows of the cut log, a table's together in one partition, and what is recorded of the tables. Goes out: what
 the tasks say (`work.Message`). Durable is what the tasks wrote; a job that fails leaves tables done and not done, and
 the former skip what they hold when they are given it again.
-
-Jobs run at the same time, in three turns (`Turn`). Others wait for a batch, so it leaves out whoever takes long. Spark
-gives each turn its share of the cores, and jobs beside the batches have no tasks for the last quarter of them.
 """
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 
 from menura.landing import decode_event
 from menura.stores.options import current
 from py4j.protocol import Py4JJavaError
-from pyspark import RDD
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
-from pyspark.sql import SparkSession
 
-from spark_sink.ingest.at_work import folder_of_job, suspects
-from spark_sink.ingest.batch_share import BatchShare
-from spark_sink.ingest.cut_log_source import ROW_SCHEMA, Row, divide
 from spark_sink.ingest.families import Families, parents_of
-from spark_sink.ingest.isolation import ATTEMPTS, JobLost, isolated
+from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.settings import SinkSettings
-from spark_sink.ingest.table_task import (
-    STORAGE_ATTEMPTS,
-    TaskSettings,
-    merge_task,
-    parent_stopped,
-    table_task,
-    warm_up,
-    with_folders,
-)
+from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up, with_folders
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
-
-#: Spark's name for the jobs that end when the sink does
-JOBS_BESIDE = "menura-beside"
 
 logger = logging.getLogger("menura.sink")
 
@@ -56,17 +37,6 @@ def condition(error: PySparkException | Py4JJavaError) -> str:
     if isinstance(error, PySparkException):
         return str(error.getCondition() or type(error).__name__)
     return str(error.java_exception.getClass().getName())
-
-
-class Turn(StrEnum):
-    """The names of Spark's pools."""
-
-    #: all tables wait for its end
-    BATCH = "batches"
-    #: of tables that failed: no table waits for them, but those that failed, too
-    RETRY = "retries"
-    #: whatever a table needs
-    BESIDE = "beside"
 
 
 class BatchJobs:
@@ -88,7 +58,6 @@ class BatchJobs:
         self._large = LargeMerger(session, log, settings.lake)
         #: nobody wants the sink to go on
         self.stopping = False
-        self._share = BatchShare()
 
     def warm_up(self, cores: int) -> None:
         """Start the Python workers and import what they need, before the first change waits for it."""
@@ -98,62 +67,17 @@ class BatchJobs:
         self, due: Mapping[TableId, CutSeen], left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> list[Outcome]:
         """Merge what waits of these tables. Raises what Spark raises."""
-        self._take(Turn.BESIDE)
-        task = merge_task(self._task_settings(left_alone, recorded, Turn.BESIDE))
+        task = merge_task(self._task_settings(left_alone, recorded))
         tables = [(table, boundary.cut) for table, boundary in due.items()]
-        tasks = min(len(tables), self._cores_beside())
-        done = self._session.sparkContext.parallelize(tables, tasks).mapPartitions(task).collect()
+        done = self._session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
         return [each for each in map(decode, done) if isinstance(each, Outcome)]
 
-    def _take(self, turn: Turn) -> None:
-        """Jobs of this thread, from now on. What is beside the batches ends with `cancel_beside`."""
-        context = self._session.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", turn)
-        if turn is not Turn.BATCH:
-            context.setJobGroup(JOBS_BESIDE, "tables beside the batches", interruptOnCancel=True)
-
-    def _cores_beside(self) -> int:
-        """Tasks that take long leave a quarter of the cores to batches, and at least one."""
-        cores = int(self._session.sparkContext.defaultParallelism)
-        return max(1, cores - max(1, cores // 4))
-
-    def cancel_beside(self) -> None:
-        """What such a job was doing is done again; a task that lives on for a moment finds another's commits."""
-        self._session.sparkContext.cancelJobGroup(JOBS_BESIDE)
-
-    def run_rows(
-        self,
-        rows: Sequence[Row],
-        left_alone: frozenset[TableId],
-        recorded: Mapping[TableId, Recorded],
-        turn: Turn,
-        families: Families,
-    ) -> list[Outcome]:
-        """The same as `run`, for rows that are no batch's."""
-        return self.run(self._spread(rows, families), left_alone, recorded, turn)[2]
-
-    def _spread(self, rows: Sequence[Row], families: Families) -> RDD[SparkRow]:
-        """Over the cores that are not for batches; a family's stay together and in order."""
-        parts = divide(rows, self._cores_beside(), families.family) or [[]]
-        spark_rows = [
-            [SparkRow(**{name: row.get(name) for name in ROW_SCHEMA.names}) for row in part] for part in parts
-        ]
-        return self._session.sparkContext.parallelize(spark_rows, len(parts)).flatMap(list)
-
     def run(
-        self,
-        rows: RDD[SparkRow],
-        left_alone: frozenset[TableId],
-        recorded: Mapping[TableId, Recorded],
-        turn: Turn = Turn.BATCH,
+        self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        self._take(turn)
-        if self._settings.available_now:  # nobody waits for others
-            turn = Turn.BESIDE
-        settings = self._task_settings(left_alone, recorded, turn)
-        attempts = 1 if turn is Turn.BATCH else ATTEMPTS
-        run = partial(self._messages, rows, attempts=attempts)
+        settings = self._task_settings(left_alone, recorded)
+        run = partial(self._messages, frame)
         done = with_folders(run(settings), settings, self._records.table_folders, run)
         for message in done:
             if isinstance(message, EntryProblem):
@@ -167,21 +91,14 @@ class BatchJobs:
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
 
-    def _messages(self, rows: RDD[SparkRow], settings: TaskSettings, attempts: int) -> list[Message]:
-        with folder_of_job(self._session.sparkContext.master or "") as folder:
-            watched = replace(settings, job_folder=folder)
-            try:
-                return [decode(message) for message in rows.mapPartitions(table_task(watched)).collect()]
-            except (PySparkException, Py4JJavaError) as lost:
-                return self._isolated(rows, settings, lost, attempts, suspects(folder))
+    def _messages(self, frame: DataFrame, settings: TaskSettings) -> list[Message]:
+        try:
+            return [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        except (PySparkException, Py4JJavaError) as lost:
+            return self._isolated(frame, settings, lost)
 
-    def _task_settings(
-        self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded], turn: Turn
-    ) -> TaskSettings:
+    def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
         chosen = self._settings
-        share = None if turn is Turn.BESIDE else self._share
-        # Who lets the sink run to an end reads the lake afterwards.
-        waiting = AT_ONCE if chosen.available_now else chosen.waiting
         return TaskSettings(
             chosen.landing,
             chosen.lake,
@@ -190,28 +107,23 @@ class BatchJobs:
             recorded,
             keep_hours=chosen.keep_hours,
             storage=current().carried(),
+            # Who lets the sink run to an end reads the lake afterwards.
             keep_changelogs=chosen.keep_changelogs,
             schema_changes=chosen.schema_changes,
             table_options=chosen.table_options,
-            waiting=waiting if share is None else replace(waiting, rewritten_bytes=share.rewritten_bytes),
+            waiting=AT_ONCE if chosen.available_now else chosen.waiting,
             folders=self._records.table_folders.of_tasks,
-            share=share,
-            storage_attempts=1 if turn is Turn.BATCH else STORAGE_ATTEMPTS,
         )
 
     def _isolated(
-        self,
-        given: RDD[SparkRow],
-        settings: TaskSettings,
-        lost: PySparkException | Py4JJavaError,
-        attempts: int,
-        suspected: Collection[TableId],
+        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
     ) -> list[Message]:
         """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
         if self.stopping or not self._is_well():
             raise lost
-        logger.warning("batch is done again in parts error=%s suspects=%d", condition(lost), len(suspected))
-        parts = given.glom().collect()
+        logger.warning("batch is done again in parts error=%s", condition(lost))
+        context = self._session.sparkContext
+        parts = frame.rdd.glom().collect()
         families = Families()
         families.read(self._records.events_folder)
         for row in (row.asDict() for part in parts for row in part):
@@ -221,13 +133,12 @@ class BatchJobs:
         def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
             task = table_task(replace(settings, stopped=settings.stopped | left_alone))
             try:
-                spread = self._spread([row.asDict() for row in rows], families)
-                return [decode(message) for message in spread.mapPartitions(task).collect()]
+                return [decode(message) for message in context.parallelize(rows, 1).mapPartitions(task).collect()]
             except (PySparkException, Py4JJavaError) as failed:
                 raise JobLost from failed
 
         try:
-            return isolated(parts, run, self._is_well, families, attempts, suspected)
+            return isolated(parts, run, self._is_well, families)
         except JobLost:
             raise lost from None
 

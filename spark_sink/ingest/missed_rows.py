@@ -44,15 +44,6 @@ class MissedRows:
         #: the last one of the log that is gone; 0: none is
         self.gone_entry = 0
 
-    @property
-    def families(self) -> Families:
-        return self._families
-
-    @property
-    def last_entry(self) -> int:
-        """That was read."""
-        return self._next - 1
-
     def __len__(self) -> int:
         """Rows of files, events and cuts that are held."""
         return len(self._rows)

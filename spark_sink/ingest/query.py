@@ -5,23 +5,19 @@ tables and send back an outcome each; here the outcomes are checked, recorded in
 logged. Durable are the tables, the records, and the checkpoint, in this order; a kill between two
 has the batch replayed, and its tables skip what they hold.
 
-Three things run at the same time: batches; what takes long (`turn_beside`); and tables that failed (`turn`), which are
-tried again. So nobody waits in a batch for more than a batch's share (`batch_share`) of another table.
-
 A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is tried again
-from there (`stopped_tables`) when the sink starts, when somebody asks for it and, where the failure was transient, at
-once, after a minute and then more and more slowly; what it missed is read from the cut log, so nothing of it is lost.
-Where a dump of it begins later in the log and it can't go on from where it stopped, it begins anew with that dump: see
-`new_beginning`. A table whose folder does not hold what was recorded of it (`recorded`) is given all of its rows from
-the log's first entry on.
+from there when the sink starts, when somebody asks for it and, where the failure was transient, after a minute and then
+more and more slowly; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later
+in the log and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
+folder does not hold what was recorded of it (`recorded`) is given all of its rows from the log's first entry on.
 """
 
 import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from deltalake.exceptions import DeltaError
 from menura.instants import now_us
@@ -32,38 +28,43 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import ParentStopped, QueryFailed, SinkError, StoreAway, TableBehind
-from spark_sink.ingest.batch_jobs import BatchJobs, Turn, condition
+from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError, StoreAway
+from spark_sink.ingest.batch_jobs import BatchJobs, condition
 from spark_sink.ingest.checkpoint import Checkpoint
-from spark_sink.ingest.cut_log_source import FORMAT_NAME
+from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Row
+from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.identity import check_identity
-from spark_sink.ingest.new_beginning import begins_anew
+from spark_sink.ingest.missed_rows import MissedRows, entries_gone
+from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
 from spark_sink.ingest.parallelism import Parallelism
+from spark_sink.ingest.retries import Retries
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
-from spark_sink.ingest.stopped_tables import StoppedTables
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.ingest.views import views_of
-from spark_sink.ingest.waiting_merges import MergesBeside, WaitingMerges
+from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.record_rows import recording
 from spark_sink.lake.recorded import NOTHING, Recorded, departed_tables, lost_tables, recorded_tables, waiting_tables
-from spark_sink.lake.records import Records
+from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.schema_policy import SchemaPolicy, told
 from spark_sink.lake.writers import LakeWriter
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.storage import store_away
 from spark_sink.work import CutSeen, Outcome, Result, TableId
 
-#: between two looks for what is due beside the batches
-BESIDE_SECONDS = 0.5
-#: for what runs beside them to be given up
-GIVE_UP_SECONDS = 8.0
+#: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
+MOST_KEPT_ROWS = 100_000
 #: from the last batch until the checkpoint is read
 LOOK_SECONDS = 60.0
 
 logger = logging.getLogger("menura.sink")
+
+
+def _is_same(stop: StoppedTable, other: StoppedTable | None) -> bool:
+    """But for when it was tried."""
+    return other is not None and replace(stop, at_us=other.at_us) == other
 
 
 class Sink:
@@ -81,11 +82,10 @@ class Sink:
         self.failure: SinkError | None = None
         #: how many were applied
         self.batches = 0
-        #: what ended the thread beside the batches
-        self._beside_failure: Exception | None = None
         #: when the checkpoint is to be looked at
         self._look_at: float | None = None
         self.parallelism = Parallelism(lambda: session.sparkContext.defaultParallelism)
+        self._stopped: dict[TableId, StoppedTable] = {}
         self._recorded: dict[TableId, Recorded] = {}
         #: of tables whose policies for schema changes are to be told, what is told
         self._policies: dict[TableId, str] = {}
@@ -93,12 +93,17 @@ class Sink:
         self._writing = threading.Lock()
         self._stopping = False
         self._landing = ""
+        #: how many batches have recorded events, which say how tables follow each other
+        self._told = 0
+        #: by that, and by the tables with their first entries
+        self._missed: dict[tuple[int, frozenset[tuple[TableId, int]]], MissedRows] = {}
+        self._retries = Retries()
         self._merges = WaitingMerges()
         self.status = status
         self.views = views_of(session, settings, self.records, self._writing, status.views_are)
-        own = self._jobs, self.records, self._recorded, self._writing
-        self._merging = MergesBeside(self._merges, *own, self._remember)
-        self.stops = StoppedTables(self.log, *own, status, self.verifications, self._writer.check, self._record)
+        #: tables to be tried again soon; another thread asks
+        self._asked: set[TableId] = set()
+        self._asking = threading.Lock()
 
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
@@ -110,11 +115,10 @@ class Sink:
         self._jobs.warm_up(self.parallelism.note())
         self._writer.take()  # what would keep this sink from starting has not ended another one
         self.records.table_folders.begin()
-        self.stops.begin()
-        self.status.began(entry, self.stops.tables)
+        self._stopped = self.records.stopped_tables()
+        self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
-        self._recorded.clear()
-        self._recorded.update(recorded_tables(cuts, self.records.begun_anew()))
+        self._recorded = recorded_tables(cuts, self.records.begun_anew())
         departed = departed_tables(cuts)
         self._policies = self._told_policies((table, departed.get(table, "")) for table in self._recorded)
         self.status.policies_are(self._policies)
@@ -122,10 +126,7 @@ class Sink:
         self._stop_lost()
         self.verifications.start()
         self.views.start()
-        if self.settings.available_now:
-            self.stops.retry(list(self.stops.tables), Turn.BESIDE)
-        else:
-            self.stops.ask(list(self.stops.tables))
+        self.retry_stopped(list(self._stopped))
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
@@ -164,44 +165,19 @@ class Sink:
         if self._writing.acquire(timeout=seconds):
             self._writing.release()
 
-    def turn(self) -> None:
-        """What is due of tables that failed. Raises what has ended the thread beside the batches."""
-        if self._beside_failure is not None:
-            failure, self._beside_failure = self._beside_failure, None
-            raise failure
+    def ask_retry(self, tables: Iterable[TableId]) -> None:
+        """Let `retry_due` try these tables again, those of them that are stopped; from any thread."""
+        with self._asking:
+            self._asked.update(tables)
+
+    def retry_due(self) -> None:
+        """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
         self._writer.check_now_and_then()
         self._look_at_checkpoint()
-        self.stops.retry_due()
-
-    def turn_beside(self) -> None:
-        """What takes long: tables that are behind, and merges of changes that have waited for long enough."""
-        self.stops.catch_up_due()
-        self._merging.merge_due(self.stops.tables, self._writer.check)
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """`turn_beside` again and again, in a thread; at the end what it does is given up."""
-        ended = threading.Event()
-
-        def work() -> None:
-            while not ended.wait(BESIDE_SECONDS) and self._beside_failure is None:
-                try:
-                    self.turn_beside()
-                except (SinkError, PySparkException, Py4JJavaError, OSError, DeltaError) as failed:
-                    if not ended.is_set():
-                        self._beside_failure = failed
-
-        thread = threading.Thread(target=work, name="menura-beside", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            self._stopping = self._jobs.stopping = True
-            until = time.monotonic() + GIVE_UP_SECONDS
-            while thread.is_alive() and time.monotonic() < until:
-                self._jobs.cancel_beside()
-                thread.join(0.5)
+        with self._asking:
+            asked, self._asked = self._asked, set()
+        due = self._retries.due(self._transient(), time.monotonic())
+        self.retry_stopped([table for table in asked | due if table in self._stopped])
 
     def _look_at_checkpoint(self) -> None:
         """Once after the last batch: no other one comes that would say that it is done for good."""
@@ -211,6 +187,185 @@ class Sink:
                 self._look_at = None
             except OSError:
                 self._look_at = time.monotonic() + LOOK_SECONDS
+
+    def merge_due(self) -> None:
+        """Merge changes that have waited for long enough in their changelogs, while no batch does."""
+        while not self._stopping and self._merges.due(now_us(), self._stopped):
+            with self._writing:
+                if not self._stopping:
+                    self._merge(self._merges.due(now_us(), self._stopped))
+
+    def _merge(self, due: Mapping[TableId, CutSeen]) -> None:
+        if not due:
+            return
+        self._writer.check()
+        began = time.monotonic()
+        try:
+            outcomes = self._jobs.merge(due, frozenset(self._stopped), self._recorded)
+        except (PySparkException, Py4JJavaError) as lost:
+            logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
+            self._merges.failed(due, now_us())
+            return
+        self._merged(due, outcomes)
+        logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
+
+    def _merged(self, due: Mapping[TableId, CutSeen], outcomes: Sequence[Outcome]) -> None:
+        """Record what of these is done; a table whose merge failed is read with what waits, and goes on."""
+        failed = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
+        for outcome in failed:
+            logger.warning("waiting changes not merged table=%s error=%s", outcome.table, outcome.message)
+        self._merges.failed([outcome.table for outcome in failed], now_us())
+        for boundary in set(due.values()):
+            done = [each for each in outcomes if due[each.table] == boundary and each.result is Result.APPLIED]
+            self.records.record_batch([boundary], done)
+            self._remember(done)
+        self._merges.done({outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED})
+
+    def _transient(self) -> set[TableId]:
+        """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
+        stopped = dict(self._stopped)
+        found = {table for table, stop in stopped.items() if not stop.terminal}
+        waiting = stopped.keys() - found
+        return found - self._below(waiting) if found and waiting else found
+
+    def _below(self, tables: Collection[TableId]) -> set[TableId]:
+        """Tables that have stopped since one above them had; of these."""
+        stops = [stop for stop in list(self._stopped.values()) if stop.code == ParentStopped.code]
+        if not stops:
+            return set()
+        families = Families()
+        families.read(self.records.events_folder)
+        return {stop.table for stop in stops if not families.above([stop.table]).isdisjoint(tables)}
+
+    def retry_stopped(self, tables: Sequence[TableId]) -> None:
+        """Give tables what they missed, from the entry that they stopped at to the log's end.
+
+        One that can't go on from there begins anew where the log has a dump of it; so do, after it, those whose
+        foreign keys follow it.
+        """
+        if not tables:
+            return
+        held = dict(self._stopped)
+        self._missed_of([table for table in tables if table in held]).read_on()  # batches go on meanwhile
+        with self._writing:
+            self._writer.check()
+            left = set(tables)
+            while left:
+                held = dict(self._stopped)
+                self._begin_anew(left, self._retry(left))
+                self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
+                left = self._concerned(held)
+            self._missed = {
+                key: found
+                for key, found in self._missed.items()
+                if len(found) <= MOST_KEPT_ROWS and key[0] == self._told and self._will_be_tried(key[1])
+            }
+            self.status.stopped_are(self._stopped)
+
+    def _will_be_tried(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
+        """Whether all of these are stopped where they were, and go on by themselves."""
+        stops = [(self._stopped.get(table), entry) for table, entry in first_entries]
+        return all(stop is not None and stop.entry == entry and not stop.terminal for stop, entry in stops)
+
+    def _concerned(self, held: Mapping[TableId, StoppedTable]) -> set[TableId]:
+        """Whom to try next, since others go on; `held`: the stops of before.
+
+        Nothing that is to come would have them tried: their own dumps may stand in the log already, and tables below
+        one that goes on have what they waited for.
+        """
+        resumed = held.keys() - self._stopped.keys()
+        bereft = {
+            table for table, stop in self._stopped.items() if stop.is_bereft and not _is_same(stop, held.get(table))
+        }
+        return bereft | (self._below(resumed) if resumed else set())
+
+    def _tried_in_vain(self, tables: Iterable[TableId]) -> None:
+        """Whoever asked for it sees that it was done: a table that can only begin anew has no outcome."""
+        stops = [replace(self._stopped[table], at_us=now_us()) for table in tables]
+        self.records.record_stops(stops)
+        self._stopped.update({stop.table: stop for stop in stops})
+
+    def _begin_anew(self, tables: Collection[TableId], missed: Sequence[Row]) -> None:
+        """Those of the tables that are still stopped, and that a dump among the rows that they missed begins anew."""
+        stops = [self._stopped[table] for table in tables if table in self._stopped]
+        found = [new_beginning(stop, missed, self._stopped) for stop in stops]
+        anew = [replace(begins, at_us=now_us()) for begins in found if begins is not None]
+        if anew:
+            self.records.record_stops(anew)  # before anything is left out
+            self._stopped.update({begins.table: begins for begins in anew})
+            self._retry([begins.table for begins in anew])
+
+    def _retry(self, tables: Collection[TableId]) -> list[Row]:
+        """Once; gives the rows that the tables missed."""
+        self._leave_bereft(tables)
+        missed = self._missed_of(tables)
+        missed.read_on()
+        gone = self._leave_gone(tables, missed.gone_entry)
+        stops = {table: self._stopped[table] for table in tables}
+        cuts, rows = missed.rows()
+        followed = rows_to_follow(rows, stops)
+        frame = self.session.createDataFrame(followed, ROW_DDL).coalesce(1)
+        going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
+        anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
+        recorded = {table: held for table, held in self._recorded.items() if table not in anew}
+        recorded |= {
+            table: Recorded(begins_at_gsn=stop.begins_at_gsn) for table, stop in stops.items() if stop.begins_at_gsn
+        }
+        left_alone = frozenset(self._stopped) - going
+        _, _, outcomes = self._jobs.run(frame, left_alone, recorded)  # events were recorded with their batch
+        self._record(cuts, outcomes)
+        self.verifications.note(outcomes, ())
+        # Only what was really done goes on: a table whose entries are gone must not skip them.
+        done = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
+        resumed = [outcome for outcome in done if outcome.table in self._stopped]
+        #: their first rows are yet to come
+        empty = {each.table: stops[each.table].begins_at_gsn for each in resumed if each.changelog_version is None}
+        self.records.record_resumed((each, lacking(stops[each.table]), empty.get(each.table, 0)) for each in resumed)
+        for outcome in resumed:
+            del self._stopped[outcome.table]
+            if empty.get(outcome.table):
+                self._recorded[outcome.table] = Recorded(begins_at_gsn=empty[outcome.table])
+            begun_anew = stops[outcome.table].begins_at_gsn > 0
+            logger.info("table resumed table=%s cut=%d begun_anew=%s", outcome.table, outcome.cut, begun_anew)
+        return rows
+
+    def _leave_bereft(self, tables: Collection[TableId]) -> None:
+        """Before any of these begins anew: what its foreign keys did to others meanwhile nobody carries out."""
+        if any(self._stopped[table].begins_at_gsn for table in tables):
+            families = Families()
+            families.read(self.records.events_folder)
+            begins = [
+                stop
+                for table in tables
+                if (stop := self._stopped[table]).begins_at_gsn and not stop.is_bereft and not self._has_begun(stop)
+            ]
+            stops = bereft(self._stopped, begins, lambda table: families.above([table]), now_us())
+            self.records.record_stops(stops)
+            self._stopped.update({stop.table: stop for stop in stops})
+
+    def _has_begun(self, stop: StoppedTable) -> bool:
+        """Whether it has gone on from that beginning already, and stopped again before anything of it was written."""
+        return self._recorded.get(stop.table, NOTHING).begins_at_gsn == stop.begins_at_gsn
+
+    def _missed_of(self, tables: Collection[TableId]) -> MissedRows:
+        """What these have missed, up to where it was read; reading goes on from there."""
+        first_entries = {table: self._stopped[table].entry for table in tables}
+        key = (self._told, frozenset(first_entries.items()))
+        if key not in self._missed:
+            only_anew = {table for table in tables if self._stopped[table].waits_for_dump}
+            self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries, only_anew)
+        return self._missed[key]
+
+    def _leave_gone(self, tables: Collection[TableId], gone_entry: int) -> set[TableId]:
+        """Tables that lack entries which nobody has any more; they can only begin anew, behind those."""
+        lacking = [stop for table in tables if (stop := self._stopped[table]).entry <= gone_entry]
+        for stop in lacking:
+            if stop.code != EntriesGone.code and not stop.is_bereft:
+                gone = entries_gone(stop, gone_entry)
+                self._stop(
+                    [Outcome(stop.table, Result.STOPPED, stop.entry, stop.cut, code=gone.code, message=str(gone))]
+                )
+        return {stop.table for stop in lacking}
 
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""
@@ -229,9 +384,9 @@ class Sink:
         self.status.is_durable(self.status.now().entry)  # of the batch before, or this one would not come
         if not self._landing:  # no gateway had opened it when the sink started
             self._landing = self._check_identity()
-        cuts, events, outcomes = self._jobs.run(frame.rdd, frozenset(self.stops.tables), self._recorded)
+        cuts, events, outcomes = self._jobs.run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
-        self.stops.told += bool(events)
+        self._told += bool(events)
         stopped = self._record(cuts, outcomes, whole=True)
         self.verifications.note(outcomes, events)
         self._note_done(cuts)
@@ -241,11 +396,8 @@ class Sink:
         seconds = time.monotonic() - began
         self.parallelism.note()  # executors come and go
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
-        self.status.stopped_are(self.stops.tables)
-        self.stops.ask(seen.table for seen in events if begins_anew(seen.seen.event))
-        if not self.settings.available_now:
-            waiting = (ParentStopped.code, TableBehind.code)
-            self.stops.ask(each.table for each in stopped if not each.terminal and each.code not in waiting)
+        self.status.stopped_are(self._stopped)
+        self.ask_retry(seen.table for seen in events if seen.table in self._stopped and begins_anew(seen.seen.event))
         now = now_us()
         committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
         logger.info(
@@ -290,7 +442,7 @@ class Sink:
         self.records.record_batch(cuts, told, whole=whole)
         self._merges.note(cuts, outcomes)
         self._remember(outcomes)
-        self.stops.stop(stopped)
+        self._stop(stopped)
         return stopped
 
     def _remember(self, outcomes: Sequence[Outcome]) -> None:
@@ -329,10 +481,36 @@ class Sink:
     def _stop_lost(self) -> None:
         """Tables whose folders do not hold what was recorded when the sink last ran."""
         lost = lost_tables(self.settings.lake, self._recorded)
-        new = {table: stop for table, stop in lost.items() if table not in self.stops.tables}
-        self.stops.stop(
+        new = {table: stop for table, stop in lost.items() if table not in self._stopped}
+        self._stop(
             Outcome(
                 table, Result.STOPPED, stop.from_entry, 0, code=stop.code, message=str(stop), terminal=stop.terminal
             )
             for table, stop in new.items()
+        )
+
+    def _stop(self, outcomes: Iterable[Outcome]) -> None:
+        stops = [self._stop_of(outcome) for outcome in outcomes]
+        self.records.record_stops(stops)
+        for stop in stops:
+            self._stopped[stop.table] = stop
+            logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
+
+    def _stop_of(self, outcome: Outcome) -> StoppedTable:
+        """A table that was stopped already keeps what is known of its first stop.
+
+        One that has begun anew, and of which nothing is written yet, keeps with what it began.
+        """
+        held = self._stopped.get(outcome.table)
+        begins_at_gsn = self._recorded.get(outcome.table, NOTHING).begins_at_gsn
+        return StoppedTable(
+            outcome.table,
+            outcome.entry,
+            outcome.cut,
+            outcome.code,
+            outcome.message,
+            outcome.terminal,
+            now_us(),
+            held.last_commit_timestamp_us if held is not None else self.status.last_commit_us(outcome.table),
+            (held.begins_at_gsn if held is not None else 0) or begins_at_gsn,
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from spark_sink.ingest.cut_log_source import Limits
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.folder_rules import DEFAULT_FOLDERS, FolderRules
 from spark_sink.lake.retention import KEEP_HOURS

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from traceback import extract_tb
 from typing import TypeVar
@@ -20,11 +21,8 @@ from menura.stores.reasons import reason_of
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableFolderRefused, TableStopped, TableUnexpected
-from spark_sink.ingest.at_work import at_work
-from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
-from spark_sink.ingest.task_size import TaskSize
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules, shorten
 from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table, open_table
@@ -45,6 +43,7 @@ from spark_sink.work import (
     Outcome,
     ParentsChanged,
     Result,
+    TableFile,
     TableId,
     Work,
     encode,
@@ -54,7 +53,44 @@ from spark_sink.work import (
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
 
+#: of files up to format 7, which do not say how much their rows are
+PLAIN_PER_BYTE = 4
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSize:
+    """What of one table a task merges at once; a cut beyond it is merged by Spark (`large_merge`).
+
+    Measured with 11 columns: 500,000 changes of a table of 2,000,000 rows take a worker to 1.0 GiB and 3.4 s,
+    1,500,000 (57 MiB landed) to 2.1 GiB and 6.9 s. Bytes are those of the rows, not of the files: repeated text of
+    385 MB landed as 0.42 MB.
+    """
+
+    rows: int = 1_000_000
+    plain_bytes: int = 256 << 20
+
+    def holds(self, work: Sequence[Work]) -> bool:
+        """Chunks of ranges do not count: they are merged piece by piece."""
+        counted = [each for each in work if isinstance(each, TableFile) and not each.is_range]
+        plain_bytes = sum(each.plain_bytes or each.bytes * PLAIN_PER_BYTE for each in counted)
+        return sum(each.rows for each in counted) <= self.rows and plain_bytes <= self.plain_bytes
+
+    def groups(self, work: Sequence[Work]) -> list[list[Work]]:
+        """Whole cuts, as many together as fit; at least one. A group ends with a cut that a verification looks at."""
+        groups: list[list[Work]] = []
+        for _, found in groupby(work, key=lambda each: each.cut):
+            cut = list(found)
+            if (
+                groups
+                and not any(isinstance(each, DigestChunk) for each in groups[-1])
+                and self.holds([*groups[-1], *cut])
+            ):
+                groups[-1].extend(cut)
+            else:
+                groups.append(cut)
+        return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +118,6 @@ class TaskSettings:
     folders: Folders | None = None
     #: why tables get none
     refused: Mapping[TableId, str] = field(default_factory=dict)
-    #: what a table may take of a batch that others wait for; None: nobody waits
-    share: BatchShare | None = None
-    #: of the job (`at_work`)
-    job_folder: str = ""
-    #: at a storage that fails, with pauses between
-    storage_attempts: int = STORAGE_ATTEMPTS
 
     def has_folder(self, table: TableId) -> bool:
         return self.folders is None or table in self.folders
@@ -119,8 +149,7 @@ def merge_task(settings: TaskSettings) -> Callable[[Iterable[tuple[TableId, int]
         with told_folders(settings.lake, settings.folders or {}):
             for table, cut in tables:
                 merge = partial(merge_waiting, settings.lake, table)
-                planned = Outcome(table, Result.APPLIED, 0, cut)
-                outcome = attempted(table, planned, cut, merge, settings.storage_attempts)
+                outcome = attempted(table, Outcome(table, Result.APPLIED, 0, cut), cut, merge)
                 recorded = settings.recorded.get(table, NOTHING)
                 done = outcome.result is not Result.STOPPED
                 yield encode(
@@ -164,10 +193,8 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         elif not settings.has_folder(table) or parents & unplaced:
             outcome = Outcome(table, Result.UNPLACED, work[0].entry, work[-1].cut)
             unplaced.add(table)
-        elif settings.share is not None or (all(map(settings.size.holds, groups)) and not parents & large):
-            apply = partial(apply_groups, log, settings, table, groups, recorded)
-            with at_work(settings.job_folder, table):
-                outcome = apply_table(table, work, apply, settings.storage_attempts)
+        elif all(settings.size.holds(group) for group in groups) and not parents & large:
+            outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
         else:
             rows = sum(each.rows for each in work)
             outcome = Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
@@ -242,8 +269,9 @@ def apply_groups(
 ) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
     policy, options = settings.schema_changes.of(table), settings.table_options.of(table)
-    how = settings.waiting, policy, options, settings.share
-    done = [apply_work(log, settings.lake, table, group, recorded, *how) for group in groups]
+    done = [
+        apply_work(log, settings.lake, table, group, recorded, settings.waiting, policy, options) for group in groups
+    ]
     due = tuple(
         DueChunk(each, versions.changelog, versions.current)
         for group, versions in zip(groups, done, strict=True)
@@ -253,26 +281,17 @@ def apply_groups(
     return replace(done[-1], changed=any(versions.changed for versions in done), due=due)
 
 
-def apply_table(
-    table: TableId, work: Sequence[Work], apply: Callable[[], Versions], storage_attempts: int = STORAGE_ATTEMPTS
-) -> Outcome:
+def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versions]) -> Outcome:
     """One table's outcome, whatever happens to it in `apply`."""
     rows = sum(each.rows for each in work)
-    planned = Outcome(table, Result.APPLIED, work[0].entry, work[-1].cut, rows)
-    return attempted(table, planned, work[0].cut, apply, storage_attempts)
+    return attempted(table, Outcome(table, Result.APPLIED, work[0].entry, work[-1].cut, rows), work[0].cut, apply)
 
 
-def attempted(
-    table: TableId,
-    planned: Outcome,
-    first_cut: int,
-    apply: Callable[[], Versions],
-    storage_attempts: int = STORAGE_ATTEMPTS,
-) -> Outcome:
+def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[[], Versions]) -> Outcome:
     """The planned outcome with what came of it."""
     began = time.monotonic()
     try:
-        versions = with_storage_retries(table, planned.cut, apply, storage_attempts)
+        versions = with_storage_retries(table, planned.cut, apply)
     except TableStopped as stop:
         return _stopped(table, planned.entry, first_cut, stop)
     except BaseException as unexpected:  # the table's top: one table never stops another
@@ -293,7 +312,7 @@ def attempted(
     )
 
 
-def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T], attempts: int = STORAGE_ATTEMPTS) -> T:
+def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:
     """`apply`, again after a pause while the storage fails. Raises `LakeStorageFailed` at the end."""
     attempt = 1
     while True:
@@ -302,10 +321,10 @@ def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T], attem
         except (OSError, DeltaError) as failure:
             if isinstance(failure, SchemaMismatchError | DeltaProtocolError):
                 raise
-            if attempt == attempts:
+            if attempt == STORAGE_ATTEMPTS:
                 raise LakeStorageFailed(
                     "writing the table in the lake",
-                    f"{type(failure).__name__} ({reason_of(failure)}) in {attempts} attempt(s)",
+                    f"{type(failure).__name__} ({reason_of(failure)}) in {STORAGE_ATTEMPTS} attempts",
                     data="The table stays at its last version; other tables go on",
                     remedy="It is tried again by itself, more and more slowly; check the lake's storage; where that is"
                     f" well, report this; it is tried at once by: {table.retry}",

@@ -22,7 +22,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from menura.instants import now_us
 
-from spark_sink.ingest.batch_share import BatchShare, behind
 from spark_sink.ingest.cut_log_source import SYNC_STARTED
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
@@ -63,7 +62,6 @@ from spark_sink.lake.tail import (
     read_tail,
     tail_transactions,
     wait_of,
-    writes_anew,
 )
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
@@ -111,14 +109,12 @@ def apply_work(
     waiting: Waiting = AT_ONCE,
     policy: SchemaPolicy = SchemaPolicy.EVOLVE,
     options: TableOptions = NO_OPTIONS,
-    share: BatchShare | None = None,
 ) -> Versions:
     """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             merge_rows = partial(merge_segment, table)
-            how = _read_checked, merge_rows, waiting, policy, options, share
-            return apply_once(log, lake, table, work, recorded, *how)
+            return apply_once(log, lake, table, work, recorded, _read_checked, merge_rows, waiting, policy, options)
         except CommitFailedError:
             if attempt == COMMIT_ATTEMPTS:
                 raise
@@ -144,7 +140,6 @@ def apply_once(
     waiting: Waiting = AT_ONCE,
     policy: SchemaPolicy = SchemaPolicy.EVOLVE,
     options: TableOptions = NO_OPTIONS,
-    share: BatchShare | None = None,
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
     changelog_folder, current_folder = (f"{table_folder(lake, table)}/{kind}" for kind in (CHANGELOG, CURRENT))
@@ -158,7 +153,6 @@ def apply_once(
         check_predecessors(table, work, held_cut)
     elif not (work := [each for each in work if each.last_gsn >= recorded.begins_at_gsn]):
         return Versions(None, None, changed=False)  # a replay of what it has left out
-    _check_share(share, table, [each for each in work if each.cut > held_cut], current if tail is not None else None)
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each, policy is SchemaPolicy.TRY_EVOLVE))
         for each in work
@@ -186,11 +180,9 @@ def apply_once(
         and not marks
         and may_wait(waiting, current, log_table, todo, tail, now)
     )
-    if not waits and writes_anew(waiting, current, todo, tail):
-        raise behind(table, work[0].cut, "files of a large table are to be written anew")
     changelog = Changelog(log_table, changelog_folder, table, logged)
     if waits:
-        since_us = (tail.since_us if tail is not None else 0) or now
+        since_us = tail.since_us if tail is not None else now
         ends = todo[-1].last_gsn
         changelog.append(
             _stages(followed.logged, logged.cut),
@@ -216,16 +208,6 @@ def apply_once(
         wait_of(waiting, table, changelog.delta, current) if waits or tail is not None else NO_WAIT,
         departure=read_departure(current) if current is not None else NO_DEPARTURE,
     )
-
-
-def _check_share(share: BatchShare | None, table: TableId, work: Sequence[Work], with_tail: DeltaTable | None) -> None:
-    """Raises `TableBehind`; no share: nobody waits for the table. `with_tail`: its current state, if changes wait."""
-    if share is None:
-        return
-    share.check(table, work)
-    merges = with_tail is not None and any(isinstance(each, ParentsChanged) for each in work)
-    if merges and with_tail is not None and size_bytes(with_tail) > share.rewritten_bytes:
-        raise behind(table, work[0].cut, "its waiting changes are to be merged, and it is large")
 
 
 def _stages(pending: Pending, above_cut: int) -> list[Stage]:
@@ -264,12 +246,8 @@ def merge_waiting(lake: str, table: TableId) -> Versions:
     log_table, current = (open_table(f"{table_folder(lake, table)}/{kind}") for kind in (CHANGELOG, CURRENT))
     if log_table is None or current is None:
         return Versions(None, None, changed=False)
-    merged, logged = (read_progress(each, table.application) for each in (current, log_table))
-    tail = read_tail(log_table, table.application, merged)
-    if tail is None and merged.gsn == logged.gsn:  # somebody has merged it, and was killed before it was recorded
-        versions = log_table.version(), current.version()
-        return Versions(*versions, changed=False, departure=read_departure(current))
-    if tail is None or tail.gsn < logged.gsn:
+    tail = read_tail(log_table, table.application, read_progress(current, table.application))
+    if tail is None or tail.gsn < read_progress(log_table, table.application).gsn:
         return Versions(None, None, changed=False)  # a killed run has begun what merges it
     _merge_tail(table, current, log_table, tail)
     return Versions(log_table.version(), current.version(), changed=True, departure=read_departure(current))

@@ -15,7 +15,6 @@ table does, and they open many.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
@@ -129,8 +128,6 @@ class TableFolders:
         self._check_owned = check_owned
         self._held: dict[TableId, str] | None = None
         self._is_by_rule = bool(rules.rules)
-        #: batches, and what runs beside them, meet new tables
-        self._changing = threading.RLock()
 
     def tables(self) -> list[TableId]:
         """All that were ever recorded."""
@@ -179,10 +176,6 @@ class TableFolders:
 
         Where folders go by rules, those of them that have `stopped` before they were given one have none yet.
         """
-        with self._changing:
-            self._note(tables, stopped)
-
-    def _note(self, tables: Collection[TableId], stopped: Collection[TableId]) -> None:
         held = self._known()
         undecided = frozenset(stopped if self._is_by_rule else ())
         unknown = (table for table in sorted(tables) if table not in held)
@@ -195,10 +188,6 @@ class TableFolders:
 
         Raises what `check_owned` raises, and `LakeRecordsUnwritable` where another sink was first.
         """
-        with self._changing:
-            return self._assign(tables)
-
-    def _assign(self, tables: Collection[TableId]) -> dict[TableId, str]:
         self._check_owned()
         held = self._known()
         taken = _Taken(held)

@@ -41,7 +41,7 @@ from spark_sink.lake.logged_changes import LoggedChanges, gathered
 from spark_sink.lake.merge import effect_on
 from spark_sink.lake.net_effect import DELETED, IS_DELETED, KEY_TEXT
 from spark_sink.lake.partial_rows import has_partial, row_keys
-from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step
+from spark_sink.lake.steps import Segment, Step
 from spark_sink.landed.landed_file import LandedPart
 from spark_sink.work import TableId
 
@@ -55,8 +55,6 @@ PART_OF_TABLE = 1 / 8
 #: a tail of more rows is merged; a reader has them in memory
 MOST_ROWS = 250_000
 MOST_BYTES = 64 << 20
-#: how many times as long a tail may be while another job merges it
-LONGEST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +65,6 @@ class Waiting:
     small_bytes: int = SMALL_BYTES
     most_rows: int = MOST_ROWS
     part_of_table: float = PART_OF_TABLE
-    #: of a current state that the batch may write anew: changes of a larger one wait for a merge beside the batches,
-    #: within `LONGEST` times the bounds of a tail; None: whatever it has
-    rewritten_bytes: int | None = None
-
-    def is_large(self, table_bytes: int) -> bool:
-        """Whether others would wait for its files to be written anew."""
-        return self.rewritten_bytes is not None and table_bytes > self.rewritten_bytes
 
     def most_bytes(self, table_bytes: int) -> int:
         return min(MOST_BYTES, int(table_bytes * self.part_of_table))
@@ -92,7 +83,6 @@ class Tail:
     gsn: int
     #: the current state's
     merged: Progress
-    #: 0: it came while an earlier one was merged
     since_us: int
 
     @property
@@ -107,11 +97,10 @@ def read_tail(changelog: DeltaTable | None, application: str, merged: Progress) 
     if changelog is None or not merged.gsn:
         return None
     cut, gsn, from_gsn, since_us = _applications(application)
-    last, first = (changelog.transaction_version(name) or 0 for name in (gsn, from_gsn))
-    if last <= merged.gsn or first > merged.gsn:
+    last = changelog.transaction_version(gsn) or 0
+    if last <= merged.gsn or (changelog.transaction_version(from_gsn) or 0) > merged.gsn:
         return None
-    since = 0 if first < merged.gsn else changelog.transaction_version(since_us) or 0
-    return Tail(changelog.transaction_version(cut) or 0, last, merged, since)
+    return Tail(changelog.transaction_version(cut) or 0, last, merged, changelog.transaction_version(since_us) or 0)
 
 
 def _applications(application: str) -> tuple[str, str, str, str]:
@@ -157,37 +146,13 @@ def may_wait(
     if tail is None and not layouts[0].key and _inserts_alone(parts):
         return False  # that is an append
     rows, size = sum(part.file.rows for part in parts), sum(part.file.bytes for part in parts)
-    is_large = waiting.is_large(table_bytes)
     if tail is not None:
         waited_us = now_us - tail.since_us
-        is_over = tail.since_us and not 0 <= waited_us < waiting.seconds_of(table_bytes) * 1e6  # a clock may go back
-        if is_over and not is_large:
+        if not 0 <= waited_us < waiting.seconds_of(table_bytes) * 1e6:  # a clock may go back
             return False
         more_rows, more_bytes = _size(changelog, tail.merged.gsn)
         rows, size = rows + more_rows, size + more_bytes
-    times = LONGEST if is_large else 1
-    return rows <= waiting.most_rows * times and size <= waiting.most_bytes(table_bytes) * times
-
-
-def writes_anew(waiting: Waiting, current: DeltaTable | None, todo: Sequence[Step], tail: Tail | None) -> bool:
-    """Whether what can't wait may write more of the current state's files than others shall wait for."""
-    if current is None or not todo or not waiting.is_large(size_bytes(current)):
-        return False
-    if tail is not None:
-        return True
-    is_appended = (
-        isinstance(step, ChunkStep)
-        or (isinstance(step, Segment) and not step.layout.key and _inserts_alone(step.parts))
-        or (isinstance(step, EventStep) and _leaves_rows(step))
-        for step in todo
-    )
-    return not all(is_appended)
-
-
-def _leaves_rows(step: EventStep) -> bool:
-    event = step.seen.event
-    others = event.removes_rows_before_gsn or event.repaired is not None
-    return event.removes_rows or (step.definition is None and not others)
+    return rows <= waiting.most_rows and size <= waiting.most_bytes(table_bytes)
 
 
 def _inserts_alone(parts: Sequence[LandedPart]) -> bool:
@@ -212,12 +177,7 @@ def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, curr
     tail = read_tail(changelog, table.application, read_progress(current, table.application))
     if tail is None:
         return NO_WAIT
-    table_bytes = size_bytes(current)
-    seconds = waiting.seconds_of(table_bytes) if waiting.seconds else 0
-    if changelog is not None and waiting.is_large(table_bytes):
-        rows, size = _size(changelog, tail.merged.gsn)
-        if rows > waiting.most_rows or size > waiting.most_bytes(table_bytes):
-            seconds = 0
+    seconds = waiting.seconds_of(size_bytes(current)) if waiting.seconds else 0
     return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6))
 
 

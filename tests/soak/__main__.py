@@ -31,8 +31,7 @@ from spark_sink.cli import run
 from spark_sink.ingest.cut_log_source import Limits, entry_rows
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
-from spark_sink.ingest.table_task import TaskSettings, apply_tables
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
 from spark_sink.lake.changelog_retention import KeepRules
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded

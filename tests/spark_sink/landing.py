@@ -55,8 +55,7 @@ from agent.snapshot.digest import BucketDigest, ChunkDigest, FocusDigest
 from gateway.wire.digest import focus_message, landed_digest
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
-from spark_sink.ingest.table_task import TaskSettings, apply_tables, with_folders
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables, with_folders
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_sink.cli import run
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import retention
 from spark_sink.lake.net_effect import IS_DELETED
 from spark_sink.lake.retention import clean

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_sink.ingest.large_merge import LargeMerger
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import merge, schema_change
 from spark_sink.landed.lake_schema import lake_type, wider

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.ingest.cut_log_source import Limits
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import (
     changelog,

@@ -286,18 +286,18 @@ def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transie
         "t": "DATA_FILE_UNREADABLE", "child": "PARENT_STOPPED", "deep": "PARENT_STOPPED",
     }  # fmt: skip
     sink._next_retry = 0.0
-    sink.turn()
+    sink.retry_due()
     assert {stop.table.table: stop for stop in stopped_tables(str(lake))} == stops
     writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"))
     sink.start().awaitTermination()
-    sink.turn()
+    sink.retry_due()
     stops = {stop.table.table: stop for stop in stopped_tables(str(lake))}
     assert {name: stop.code for name, stop in stops.items()} == {
         "child": "PARENT_BEGUN_ANEW", "deep": "PARENT_BEGUN_ANEW",
     }  # fmt: skip
     next_retry = sink._next_retry
-    sink.stops.ask([table_id(child)])
-    sink.turn()
+    sink.ask_retry([table_id(child)])
+    sink.retry_due()
     tried = {stop.table.table: stop for stop in stopped_tables(str(lake))}
     assert tried["child"].at_us > stops["child"].at_us
     assert tried["deep"] == stops["deep"]
@@ -306,8 +306,8 @@ def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transie
 
 def retry_all(session: SparkSession, writer: Writer, lake: Path) -> None:
     sink = Sink(session, SinkSettings(str(writer.folder), str(lake), str(lake / "elsewhere")), SinkStatus())
-    sink.stops.tables = Records(str(lake)).stopped_tables()
-    sink.stops.retry(list(sink.stops.tables))
+    sink._stopped = Records(str(lake)).stopped_tables()
+    sink.retry_stopped(list(sink._stopped))
 
 
 @pytest.mark.spark
@@ -324,10 +324,10 @@ def test_stopped_table_when_somebody_asks_then_it_is_tried_again_and_others_are_
     sink.start().awaitTermination()
     for number, file in enumerate(files):
         (writer.folder / f"away-{number}").rename(file)
-    sink.turn()
+    sink.retry_due()
     assert len(stopped_tables(str(lake))) == 2  # terminal: somebody has to ask
-    sink.stops.ask([table_id(KEYED), table_id(Table("unknown", {}))])
-    sink.turn()
+    sink.ask_retry([table_id(KEYED), table_id(Table("unknown", {}))])
+    sink.retry_due()
     assert [stop.table for stop in stopped_tables(str(lake))] == [table_id(OTHER)]
     assert list(sink.status.now().stopped) == [table_id(OTHER)]
     assert rows(lake) == [{"id": 1, "note": "kept"}]

@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from spark_sink.ingest import large_merge
 from spark_sink.ingest.large_merge import LargeMerger
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import merge
 from spark_sink.lake.delta_table import Layout, open_table
 from spark_sink.lake.steps import Segment

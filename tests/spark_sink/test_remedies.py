@@ -91,8 +91,8 @@ class Operator:
     def retries(self) -> None:
         sink = Sink(self.session, self.settings, SinkStatus())
         sink.start().awaitTermination()
-        sink.stops.ask([table_id(KEYED)])
-        sink.turn()
+        sink.ask_retry([table_id(KEYED)])
+        sink.retry_due()
 
     def equals(self, table: Table, *rows: Values) -> None:
         self.follows()

@@ -13,7 +13,7 @@ from menura.row_versions import CURRENT_NUMBER, CURRENT_US
 from pyspark.sql import SparkSession
 
 from spark_sink.ingest.large_merge import LargeMerger
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
 from tests.spark_sink.landing import (

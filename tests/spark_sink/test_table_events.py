@@ -11,7 +11,7 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import delta_table, merge, schema_change
 from spark_sink.lake.delta_table import open_table, read_progress, schema_of

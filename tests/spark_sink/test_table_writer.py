@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import delta_table, merge, schema_change
 from spark_sink.lake.delta_table import open_table, schema_of
 from spark_sink.lake.net_effect import KEY_TEXT

@@ -17,8 +17,8 @@ from spark_sink.cli import run
 from spark_sink.errors import TableNotInLake
 from spark_sink.ingest import table_writer
 from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.table_task import TaskSize
 from spark_sink.ingest.table_writer import merge_waiting
-from spark_sink.ingest.task_size import TaskSize
 from spark_sink.ingest.waiting_merges import FAILED_PAUSE_US, WaitingMerges
 from spark_sink.lake import delta_table
 from spark_sink.lake.delta_table import open_table, scan
@@ -128,72 +128,6 @@ def test_changes_that_wait_when_something_can_not_wait_then_they_are_merged_befo
     # Of a truncate the tail is of no matter any more; a last batch that waited no longer is merged with the tail's.
     needed = {"a truncate": 1}.get(what, 2)
     assert DeltaTable(folder(lake, "current")).version() >= versions + needed
-
-
-def test_changes_when_they_land_while_earlier_ones_are_merged_then_readers_see_both_and_they_wait_anew(
-    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin(writer, lake)
-    merge_tail = table_writer.merge_tail
-
-    def meanwhile(*given: object) -> None:
-        writer.cut((ITEMS, [changed(3, 0, 3)]))
-        (outcome,) = apply_entries(writer.folder, lake, first=3, waiting=WAITS)
-        assert outcome.merged_gsn
-        merge_tail(*given)
-
-    monkeypatch.setattr(table_writer, "merge_tail", meanwhile)
-    assert merge_waiting(str(lake), table_id(ITEMS)).changed
-    expected = [(key, 3 if key == 3 else value) for key, value in BEGUN]
-    assert (merged_rows(lake), rows(lake)) == (BEGUN, expected)
-    hours_later = table_writer.now_us() + 2 * 3_600_000_000  # the former ones would be merged now
-    monkeypatch.setattr(table_writer, "now_us", lambda: hours_later)
-    writer.cut((ITEMS, [changed(4, 0, 4)]))
-    (outcome,) = apply_entries(writer.folder, lake, first=4, waiting=WAITS)
-    assert outcome.merged_gsn and outcome.merge_at_us > hours_later
-    assert rows(lake) == [(key, 4 if key == 4 else value) for key, value in expected]
-
-
-LARGE = replace(WAITS, rewritten_bytes=0)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "hours"),
-    [(LARGE, 2), (LARGE, -2), (replace(LARGE, most_rows=6), 0)],
-    ids=["time", "a clock that went back", "many rows"],
-)
-def test_changes_of_a_large_table_when_they_are_to_be_merged_then_a_batch_leaves_that_to_another_job(
-    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch, waiting: Waiting, hours: int
-) -> None:
-    begin(writer, lake)
-    writer.cut((ITEMS, [insert(id=9, v=9)]))
-    now = table_writer.now_us() + hours * 3_600_000_000
-    monkeypatch.setattr(table_writer, "now_us", lambda: now)
-    version = DeltaTable(folder(lake, "current")).version()
-    (outcome,) = apply_entries(writer.folder, lake, first=3, waiting=waiting)
-    assert outcome.result is Result.APPLIED and outcome.merged_gsn
-    assert hours < 0 or outcome.merge_at_us <= now
-    assert DeltaTable(folder(lake, "current")).version() == version
-    assert rows(lake) == [*BEGUN, (9, 9)]
-
-
-@pytest.mark.parametrize("what", ["an event", "a chunk", "very many rows", "nothing may wait"])
-def test_a_large_table_when_its_files_are_to_be_written_anew_then_a_batch_leaves_it_as_it_was(
-    writer: Writer, lake: Path, what: str
-) -> None:
-    begin(writer, lake)
-    writer.cut(NEXT.get(what, NEXT["time"])[0])
-    waiting = {
-        "very many rows": replace(LARGE, most_rows=3),
-        "nothing may wait": replace(LARGE, seconds=0),
-    }.get(what, LARGE)
-    versions = [DeltaTable(folder(lake, kind)).version() for kind in ("changelog", "current")]
-    (outcome,) = apply_entries(writer.folder, lake, first=3, waiting=waiting)
-    assert (outcome.result, outcome.code, outcome.terminal) == (Result.STOPPED, "TABLE_BEHIND", False)
-    assert [DeltaTable(folder(lake, kind)).version() for kind in ("changelog", "current")] == versions
-    (outcome,) = apply_entries(writer.folder, lake, first=3, waiting=WAITS)  # beside the batches
-    assert outcome.result is Result.APPLIED
-    assert rows(lake) == NEXT.get(what, NEXT["time"])[1]
 
 
 @pytest.mark.parametrize("lost", ["current", "changelog"])

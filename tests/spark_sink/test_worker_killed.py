@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,18 +12,16 @@ from menura.landing import LandedForeignKey
 from pyspark.sql import Row, SparkSession
 
 from spark_sink.ingest import batch_jobs, isolation, table_task
-from spark_sink.ingest.at_work import folder_of_job, suspects
 from spark_sink.ingest.cut_log_source import ROW_SCHEMA, entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
-from spark_sink.ingest.table_task import TaskSettings
-from spark_sink.ingest.task_size import TaskSize
+from spark_sink.ingest.table_task import TaskSettings, TaskSize
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import stopped_tables
-from spark_sink.work import EventSeen, Message, Outcome, Result, TableFile, TableId
+from spark_sink.work import EventSeen, Message, Result, TableFile, TableId
 from tests.remedies import commands
 from tests.spark_sink.landing import Event, Table, Writer, apply_entries, delete, insert, lake_rows, table_id
 
@@ -129,8 +125,8 @@ def test_table_when_it_kills_its_worker_then_it_alone_stops_until_it_is_retried(
     fill(writer, 3)
     writer.cut((POISON, [delete(id=1)]))
     monkeypatch.setattr(batch_jobs, "table_task", table_task.table_task)
-    sink.stops.ask([table_id(POISON)])
-    sink.turn()
+    sink.ask_retry([table_id(POISON)])
+    sink.retry_due()
     assert stopped_tables(str(lake)) == []
     follow(sink)
     check_others(lake, 1, 2, 3)
@@ -160,8 +156,8 @@ def test_table_when_its_engine_panics_then_it_alone_stops_until_it_is_retried(
     stops = {stop.table.table: stop for stop in stopped_tables(str(lake))}
     assert "Panic in" in stops["poison"].message
     assert commands(stops["poison"].message) == [["sync", "retry", "shop", "shop.poison"]]
-    sink.stops.ask([table_id(POISON)])
-    sink.turn()
+    sink.ask_retry([table_id(POISON)])
+    sink.retry_due()
     assert stopped_tables(str(lake)) == []
     assert lake_rows(lake, POISON) == [{"id": 1}]
 
@@ -182,55 +178,6 @@ def test_event_of_a_verification_when_its_worker_is_killed_then_it_is_known_and_
     (event,) = isolation.isolated([rows], run, lambda: True, Families())
     assert isinstance(event, EventSeen)
     assert event.seen.event.kind == "VERIFICATION_STARTED"
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_tables_when_it_is_known_which_one_the_process_was_at_then_the_others_are_done_in_one_job(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch, is_known: bool
-) -> None:
-    monkeypatch.setattr(isolation, "PAUSE_SECONDS", 0.0)
-    writer.cut(*((table, [insert(id=1)]) for table in (*OTHERS, POISON)))
-    found = entry_rows(LandingLog(str(writer.folder)).read_entry(1))
-    rows = [Row(**{name: row.get(name) for name in ROW_SCHEMA.names}) for row in found]
-    jobs: list[bool] = []
-
-    def run(rows: Sequence[Row], left_alone: frozenset[TableId]) -> list[Message]:
-        tables = [row["table"] for row in rows if row["table"] is not None]
-        jobs.append("poison" in tables)
-        if jobs[-1]:
-            raise isolation.JobLost
-        return [Outcome(table_id(Table(name, {})), Result.APPLIED, 1, 1) for name in tables]
-
-    known = [table_id(POISON)] if is_known else []
-    outcomes = isolation.isolated([rows], run, lambda: True, Families(), attempts=1, suspects=known)
-    results = {outcome.table.table: outcome.result for outcome in outcomes if isinstance(outcome, Outcome)}
-    assert results == {table.name: Result.APPLIED for table in OTHERS} | {"poison": Result.STOPPED}
-    (stop,) = [each for each in outcomes if isinstance(each, Outcome) and each.result is Result.STOPPED]
-    assert (stop.code, stop.terminal) == ("WORKER_KILLED", False)  # it is tried again alone, where nobody waits
-    assert jobs == [False, True, True] if is_known else len(jobs) > 5
-
-
-AT_WORK = """
-import os, signal, sys
-from spark_sink.ingest.at_work import at_work
-from spark_sink.work import TableId
-
-with at_work(sys.argv[1], TableId("acme", "shop", "shop", "done")):
-    pass
-with at_work(sys.argv[1], TableId("acme", "shop", "shop", "poison")):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_process_when_it_is_killed_at_a_table_then_that_table_is_suspected() -> None:
-    with folder_of_job("local[2]") as folder:
-        killed = subprocess.run([sys.executable, "-c", AT_WORK, folder], check=False)
-        assert killed.returncode == -signal.SIGKILL
-        (Path(folder) / "half").write_text('{"tenant": "ac')
-        assert suspects(folder) == {table_id(POISON)}
-    assert not Path(folder).exists()
-    with folder_of_job("spark://cluster:7077") as elsewhere:
-        assert (elsewhere, suspects(elsewhere)) == ("", set())
 
 
 def test_killed_when_it_is_no_panic_then_the_task_ends() -> None:
