@@ -34,11 +34,12 @@ class WaitingMerges:
         self.tables = {table: WaitingTable(boundary, 0) for table, boundary in found.items()}
 
     def note(self, cuts: Iterable[CutSeen], outcomes: Iterable[Outcome]) -> None:
-        """What a batch has done."""
+        """What a batch has done. A table that was brought further than the batch's end keeps its boundary."""
         last = last_cuts(cuts)
         tables = dict(self.tables)
         for outcome in outcomes:
-            if outcome.result is Result.STOPPED:
+            is_further = outcome.merge_at_us and outcome.changelog_version is None
+            if outcome.result is Result.STOPPED or is_further:
                 continue
             tables.pop(outcome.table, None)
             if outcome.merge_at_us:

@@ -179,7 +179,10 @@ def test_merges_when_tables_wait_then_those_that_are_due_come_by_their_time_and_
     tables = [table_id(Table(f"t{number}", {})) for number in range(4)]
     merges = WaitingMerges()
     merges.begin({tables[0]: boundary})
-    outcomes = [Outcome(table, Result.APPLIED, 5, 5, merge_at_us=100 + number) for number, table in enumerate(tables)]
+    outcomes = [
+        Outcome(table, Result.APPLIED, 5, 5, changelog_version=3, merge_at_us=100 + number)
+        for number, table in enumerate(tables)
+    ]
     merges.note([boundary], outcomes[1:])
     assert list(merges.due(99, ())) == [tables[0]]
     assert list(merges.due(102, [tables[1]])) == [tables[0], tables[2]]
@@ -189,6 +192,22 @@ def test_merges_when_tables_wait_then_those_that_are_due_come_by_their_time_and_
     assert list(merges.due(102 + FAILED_PAUSE_US, ())) == [tables[1], tables[3], tables[2]]
     merges.note([boundary], [replace(outcome, merge_at_us=0) for outcome in outcomes])
     assert not merges.tables
+
+
+def test_merges_when_a_batch_comes_behind_what_a_retry_has_written_then_the_merge_is_recorded_where_the_table_is(
+    writer: Writer, lake: Path
+) -> None:
+    writer.cut((ITEMS, [insert(id=key, v=0) for key in range(6)]))
+    for number in range(4):
+        writer.cut((ITEMS, [changed(1, number, number + 1)]))
+    cuts = [CutSeen("acme", "shop", 1, number, number, 0, 0, 0) for number in range(6)]
+    merges, recorded = WaitingMerges(), {}
+    for first, last in ((1, 1), (2, 5), (2, 2), (3, 3)):  # a retry brings the table to the end of the log
+        outcomes = apply_entries(writer.folder, lake, first=first, last=last, waiting=WAITS, recorded=dict(recorded))
+        merges.note(cuts[first : last + 1], outcomes)
+        assert outcomes[0].merge_at_us or first == 1
+    assert outcomes[0].changelog_version is None
+    assert merges.tables[table_id(ITEMS)].boundary == cuts[5]
 
 
 @pytest.mark.long
