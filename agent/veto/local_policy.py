@@ -69,7 +69,8 @@ class LocalPolicy:
             raise
         with self._lock:
             is_other = policy != self._policy
-            self._policy = policy
+            if is_other:  # who compares two looks goes by the object: nothing is read anew for an equal one
+                self._policy = policy
             self._path = Path(policy.file) if policy.file else self._path
             SERVER_WORDS.may_leave = not policy.keeps_back
         log.info("policy read", extra={"fields": {"file": policy.file, "is_other": is_other}})

@@ -13,7 +13,7 @@ from agent.errors import StateFolderUnusable
 from agent.filter import Filter
 from agent.runtime import former_policies
 from agent.runtime.former_policies import FormerPolicies
-from agent.veto.local_policy import GivenPolicy, SourceVeto
+from agent.veto.local_policy import GivenPolicy, LocalPolicy, SourceVeto
 from agent.veto.policy import Pattern, Policy, Rule, Subject
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.memory import COLUMNS, ORDERS, config, create, database, gateway, order
@@ -195,6 +195,20 @@ def test_look_when_reading_begins_under_another_policy_meanwhile_then_another_lo
     next(half)
     assert not memory.settle(), "a look that has failed half-way"
     assert look(memory, "a") == 1
+
+
+def test_policy_when_the_same_is_read_again_before_the_look_then_the_look_compares_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.touch(0o600)
+    file.write_text(WITHOUT)
+    local = LocalPolicy.read(file)
+    memory = FormerPolicies(Filter(veto=local.of(Subject("shop"))), tmp_path / "state", "shop")
+    memory.reads()
+    file.write_text(OPEN)
+    assert local.read_again()
+    memory.reads()
+    assert not local.read_again(), "no stream begins anew for that"
+    assert look(memory, "id", "canary_pin") == 1 and memory.is_settled
 
 
 def test_policies_when_there_are_too_many_then_another_memory_begins_and_so_it_is_noticed(tmp_path: Path) -> None:
