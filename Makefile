@@ -105,9 +105,10 @@ bench-fleet: ## a gateway with thousands of agents and millions of tables, into 
 	@$(PYTHON) -m tests.bench.fleet --agents $(or $(AGENTS),2000) --tables $(or $(TABLES),1000) --largest $(or $(LARGEST),50000)
 
 .PHONY: bench-lake
-bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/bench-lake.json (CASES="updates inserts tables changes" ROWS=2000000 MANY_ROWS=)
+bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/bench-lake.json (CASES="updates inserts tables changes wide dumped" ROWS=2000000 MANY_ROWS= CHANGES=100000 CHANGE_ROWS=2000000)
 	@.ci/setup environment jars
-	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0)
+	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0) \
+		--changes $(or $(CHANGES),100000) --change-rows $(or $(CHANGE_ROWS),2000000)
 
 .PHONY: soak-lake
 soak-lake: ## thousands of batches through a sink without a source, and what grows meanwhile, into build/soak-lake.json (BATCHES=50000 EVERY=1000 SPARK=1)
