@@ -77,6 +77,9 @@ class HostDouble:
     bad: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
     starts: int = 1
+    #: by an installation that fails
+    is_untouched: bool = False
+    writes: int = 0
     installed_ones: list[str] = field(default_factory=list)
 
     def installed(self) -> tuple[str, str]:
@@ -85,11 +88,15 @@ class HostDouble:
     def install(self, kind: str, path: Path) -> None:
         with tarfile.open(path, "r:gz") as tar:
             version = tar.getnames()[0].partition("/")[0].removeprefix("menura-agent-")
+        self.writes += 1
         if version in self.refuses:
             raise InstallFailed("its installation ended with 1: no")
         self.version = version
         self.starts += 1
         self.installed_ones.append(version)
+
+    def files(self) -> str:
+        return self.version if self.is_untouched else f"{self.version} after {self.writes} writes"
 
     def start(self) -> None:
         pass
@@ -199,15 +206,91 @@ def test_order_when_its_installation_fails_then_the_former_one_is_installed(plac
     assert host.installed_ones == ["0.2.0"]
 
 
-def test_order_when_neither_can_be_installed_then_it_stays_and_a_later_run_goes_back(
+def test_order_when_neither_can_be_installed_then_the_first_failure_is_told_and_a_later_run_goes_back(
+    places: Places, release: Release
+) -> None:
+    order(places, release)
+    host = HostDouble(refuses=("0.2.0", "0.3.0"))
+    for times in (1, 2):
+        with pytest.raises(InstallFailed):
+            run(places, host)
+        told = json.loads((places.own / "result.json").read_text())
+        assert (told["state"], told["generation"]) == ("ROLLED_BACK", 7)
+        assert f"the way back has failed {times} times" in told["found"]
+    host.refuses = ("0.3.0",)
+    assert "and then 0.2.0 again: its installation ended" in run(places, host)["found"]
+    assert not places.unfinished.exists()
+
+
+def test_order_when_an_earlier_one_can_not_be_ended_then_is_installed_in_its_place(
     places: Places, release: Release
 ) -> None:
     order(places, release)
     host = HostDouble(refuses=("0.2.0", "0.3.0"))
     with pytest.raises(InstallFailed):
         run(places, host)
-    host.refuses = ("0.3.0",)
-    assert run(places, host)["state"] == "ROLLED_BACK"
+    release.add("0.4.0")
+    said = order(places, release, "0.4.0")
+    (places.agent_state / "upgrade/order.json").write_text(json.dumps(said | {"generation": 8}))
+    result = run(places, host)
+    assert (result["state"], result["generation"], host.version) == ("DONE", 8, "0.4.0")
+    assert run(places, host) == result
+    assert not places.unfinished.exists()
+
+
+def test_order_when_its_installation_fails_and_has_changed_nothing_then_is_refused_without_a_way_back(
+    places: Places, release: Release
+) -> None:
+    order(places, release)
+    host = HostDouble(refuses=("0.2.0", "0.3.0"), is_untouched=True)
+    assert "0.2.0 was left as it was: its installation ended with 1" in refused(places, release, host)
+    assert host.writes == 1
+
+
+def test_way_back_when_it_has_failed_for_a_day_then_only_a_boot_or_an_order_tries_it_again(
+    places: Places, release: Release, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order(places, release)
+    host = HostDouble(refuses=("0.2.0", "0.3.0"))
+    monkeypatch.setattr(upgrade, "Places", lambda: places)
+    monkeypatch.setattr(upgrade, "Host", lambda places: host)
+    monkeypatch.setattr(upgrade, "MOST_WAYS_BACK", 3)
+    assert [upgrade.main() for _ in range(4)] == [1, 1, 0, 0]
+    assert "tried again at the next boot" in capsys.readouterr().err
+    host.refuses = ()
+    assert upgrade.main() == 0
+    assert not places.unfinished.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("LEAST_VERSION", "0.3"), ("LEAST_VERSION", "1.2.3rc1"), ("WAIT_SECONDS", "ten"), ("WAIT_SECONDS", "9" * 5000)],
+)
+def test_setting_when_it_is_wrong_then_each_order_is_refused_by_its_name(
+    name: str, value: str, places: Places, release: Release
+) -> None:
+    order(places, release)
+    settings = upgrade.Settings.of({f"MENURA_UPGRADE_{name}": value})
+    assert f"MENURA_UPGRADE_{name} is '{value[:80]}'" in refused(places, release, HostDouble(), settings)
+
+
+def test_updater_when_it_is_killed_after_it_has_told_an_end_then_tells_the_same_whatever_is_so_now(
+    places: Places, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(places: Places) -> None:
+        if places.unfinished.exists():
+            raise Killed
+
+    order(places, release)
+    host = HostDouble()
+    with monkeypatch.context() as patched:
+        patched.setattr(upgrade, "_forget", killed)
+        with pytest.raises(Killed):
+            run(places, host)
+    host.bad = ("0.3.0",)
+    host.starts += 1
+    assert run(places, host)["state"] == "DONE"
+    assert host.installed_ones == ["0.3.0"]
 
 
 def unreadable(places: Places, release: Release) -> list[tuple[str, Callable[[], object]]]:
@@ -471,6 +554,7 @@ def test_updater_when_its_installation_kills_it_each_time_then_goes_back(
 
     def deadly(self: HostDouble, kind: str, path: Path) -> None:
         if path.name.startswith("package"):
+            self.writes += 1
             raise Killed
         install(self, kind, path)
 

@@ -5,6 +5,7 @@ in the middle of an installation leaves, the same installation mends when it run
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +18,13 @@ from pathlib import Path
 
 COMMAND_SECONDS, LOCK_SECONDS = 900, 600
 SERVICE = "menura-agent.service"
+_OTHER_FILES = (
+    "usr/bin/menura",
+    "usr/lib/menura-agent",
+    "usr/lib/systemd/system/menura-agent.service",
+    "usr/lib/systemd/system/menura-agent-upgrade.path",
+    "usr/lib/systemd/system/menura-agent-upgrade.service",
+)
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -113,6 +121,16 @@ class Host:
             said = _last_line(done.stderr) or _last_line(done.stdout) or "it has said nothing"
             raise InstallFailed(f"its installation ended with {done.returncode}: {said}")
         os.sync()  # before the journal says that it is there
+
+    def files(self) -> str:
+        """Another one after any installed file was written, replaced or removed."""
+        seen = hashlib.sha256()
+        places = [self.places.home, *(self.places.root / name for name in _OTHER_FILES)]
+        for path in sorted(found for place in places for found in (place, *place.rglob("*"))):
+            with suppress(FileNotFoundError):
+                is_ = path.lstat()
+                seen.update(f"{path}\0{is_.st_mode} {is_.st_ino} {is_.st_size} {is_.st_ctime_ns}\0".encode())
+        return seen.hexdigest()
 
     def start(self) -> None:
         """The service, where the installation has not: one that has failed is not started by it."""

@@ -5,13 +5,16 @@
     state folder of the agent: upgrade/order.json, packages     hostile, and may change at any moment
         │ copied and verified: `orders`
     unfinished/  the packages, these modules, journal.json      durable from here on: what has begun is done or undone
-        │ install ▶ watch ─▶ done                               the new process says that a gateway acknowledged it
-        │             └────▶ back ▶ rolled back                 the former package is installed again
+        │ install ▶ watch ─▶ end: DONE                          the new process says that a gateway acknowledged it
+        │             └────▶ back ▶ end: ROLLED_BACK            the former package is installed again
+        │             └────▶ end: REFUSED                       the installation failed, and has changed nothing
     record.json, result.json                                    what may be gone back to; what the agent tells
 
 A kill before `unfinished` is there leaves the former version and the order, which is looked at again. One after it
 leaves the journal: the next run, at the boot or for an order, repeats the step at which it stands, by the modules that
-began it. Nothing is begun without the publisher's key, which root alone can put there. Standard library only.
+began it. What has ended is in the journal before it is told. A way back that fails is told at once, and tried again; a
+newer order takes its place. Nothing is begun without the publisher's key, which root alone can put there. Standard
+library only.
 """
 
 import fcntl
@@ -28,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from orders import EXTENSION, FORMAT, ORDER_AGAIN, Order, check_key, check_rank, copy_package, read_order, verify
+from orders import EXTENSION, FORMAT, ORDER_AGAIN, Order, check_key, check_rank, copy_package, rank, read_order, verify
 from this_host import SERVICE, Host, InstallFailed, Places, Refused, sync, write_whole
 
 #: beside the copies of packages: a version that is installed, and the one that it replaces
@@ -36,10 +39,13 @@ INSTALLED_BYTES = 256 << 20
 #: whatever an agent orders
 MOST_A_DAY, DAY_SECONDS = 12, 86_400
 MOST_ATTEMPTS = 3
+#: ways back that fail, one in five minutes: then the next boot or order tries again
+MOST_WAYS_BACK = 288
 #: for which a new version has to be well
 WELL_SECONDS = 10
 #: after a refusal: whoever orders again and again gets no more
 PAUSE_SECONDS = 2
+UPDATER = "menura-agent-upgrade.service"
 
 Wait = Callable[[float], None]
 
@@ -48,16 +54,28 @@ Wait = Callable[[float], None]
 class Settings:
     wait_seconds: int = 180
     least_version: str = ""
+    #: the one that can't be used: no order is begun with it
+    wrong: str = ""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Settings":
         """
         >>> Settings.of({"MENURA_UPGRADE_WAIT_SECONDS": "5"})
-        Settings(wait_seconds=30, least_version='')
+        Settings(wait_seconds=30, least_version='', wrong='')
+        >>> Settings.of({"MENURA_UPGRADE_LEAST_VERSION": "0.3"}).wrong
+        "MENURA_UPGRADE_LEAST_VERSION is '0.3', and no version such as 0.4.2"
         """
-        said = environment.get("MENURA_UPGRADE_WAIT_SECONDS", "")
-        wait_seconds = min(max(int(said), 30), 3600) if said.isascii() and said.isdigit() else 180
-        return cls(wait_seconds, environment.get("MENURA_UPGRADE_LEAST_VERSION", ""))
+        seconds, least = (environment.get(f"MENURA_UPGRADE_{name}", "") for name in ("WAIT_SECONDS", "LEAST_VERSION"))
+        wait_seconds, wrong = 180, ""
+        if seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
+            wait_seconds = min(max(int(seconds), 30), 3600)
+        elif seconds:
+            wrong = f"MENURA_UPGRADE_WAIT_SECONDS is {seconds[:80]!r}, and no number of seconds"
+        try:
+            rank(least or "0.0.0")
+        except ValueError:
+            wrong = f"MENURA_UPGRADE_LEAST_VERSION is {least[:80]!r}, and no version such as 0.4.2"
+        return cls(wait_seconds, least, wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +88,15 @@ class Journal:
     version: str
     #: of the service, before
     invocation: str
-    #: install, watch or back
+    #: of the installed files, before
+    files: str
+    #: install, watch, back or end
     step: str = "install"
     attempts: int = 0
     reason: str = ""
+    #: at the end: what is told
+    state: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,8 @@ class Record:
 def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journal:
     """Verified copies, durable, with their journal. Raises `Refused`."""
     check_key(places)
+    if settings.wrong:
+        raise Refused(settings.wrong, f"its owner may correct it: systemctl edit {UPDATER}, {ORDER_AGAIN}")
     kind, installed = host.installed()
     record = _record(places)
     replaced = (record.version, record.former, record.former_sha256)
@@ -118,9 +143,11 @@ def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journ
     _write(places.own / "record.json", replace(record, began=[*began, now]))
     back = order.way_back
     journal = Journal(
-        order.digest, order.generation, kind, back.version, back.sha256, order.package.version, service.invocation
-    )
+        order.digest, order.generation, kind, back.version, back.sha256, order.package.version, service.invocation,
+        host.files(),
+    )  # fmt: skip
     _write(work / "journal.json", journal)
+    _forget(places)  # a way back that fails, and was told
     work.rename(places.unfinished)
     sync(places.own)
     return journal
@@ -133,58 +160,82 @@ def finish(places: Places, host: Host, settings: Settings, journal: Journal, wai
     if journal.step == "watch":
         host.start()
         reason = watch(host, journal.version, journal.invocation, settings.wait_seconds, wait)
-        if not reason:
-            _done(places, journal)
-            return
-        journal = _go(places, journal, "back", reason)
-    _go_back(places, host, settings, journal, wait)
+        journal = _go(places, journal, "back", reason) if reason else _go(places, journal, "end", state="DONE")
+    if journal.step == "back":
+        journal = _go_back(places, host, settings, journal, wait)
+    _end(places, journal)
 
 
 def _install(places: Places, host: Host, journal: Journal) -> Journal:
-    if journal.attempts >= MOST_ATTEMPTS:
-        return _go(places, journal, "back", f"its installation was interrupted {MOST_ATTEMPTS} times")
-    print(f"order {journal.generation}: installing {journal.version} in place of {journal.former}", flush=True)
-    _write(places.unfinished / "journal.json", replace(journal, attempts=journal.attempts + 1))
+    reason = f"its installation was interrupted {MOST_ATTEMPTS} times"
+    if journal.attempts < MOST_ATTEMPTS:
+        print(f"order {journal.generation}: installing {journal.version} in place of {journal.former}", flush=True)
+        _write(places.unfinished / "journal.json", replace(journal, attempts=journal.attempts + 1))
+        try:
+            host.install(journal.kind, places.unfinished / f"package.{EXTENSION[journal.kind]}")
+        except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
+            reason = str(failed)
+        else:
+            return _go(places, journal, "watch")
+    if not _is_untouched(host, journal):
+        return _go(places, journal, "back", reason)
+    reason = f"{journal.version} can't be installed, and {journal.former} was left as it was: {reason}"
+    return _go(places, journal, "end", reason, "REFUSED", f"Mend the cause on the host, {ORDER_AGAIN}")
+
+
+def _is_untouched(host: Host, journal: Journal) -> bool:
+    """The former version runs on, and no file of it was written."""
     try:
-        host.install(journal.kind, places.unfinished / f"package.{EXTENSION[journal.kind]}")
-    except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
-        return _go(places, journal, "back", str(failed))
-    return _go(places, journal, "watch")
+        is_installed = host.installed() == (journal.kind, journal.former)
+    except Refused:
+        return False
+    service = host.service()
+    runs = (service.active, service.invocation) == ("active", journal.invocation)
+    return is_installed and runs and host.files() == journal.files
 
 
-def _go_back(places: Places, host: Host, settings: Settings, journal: Journal, wait: Wait) -> None:
+def _go_back(places: Places, host: Host, settings: Settings, journal: Journal, wait: Wait) -> Journal:
     print(f"order {journal.generation}: back to {journal.former}: {journal.reason}", flush=True)
+    journal = replace(journal, attempts=journal.attempts + 1)
+    _write(places.unfinished / "journal.json", journal)
     new = host.service().invocation
-    host.install(journal.kind, places.unfinished / f"way_back.{EXTENSION[journal.kind]}")
+    remedy = f"Read journalctl --unit {SERVICE} --unit {UPDATER} on the host, mend the cause, {ORDER_AGAIN}"
+    try:
+        host.install(journal.kind, places.unfinished / f"way_back.{EXTENSION[journal.kind]}")
+    except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
+        found = f"{journal.version} was to be installed, and then {journal.former} again: {journal.reason}"
+        found += f"; the way back has failed {journal.attempts} times, and the agent may not run: {failed}"
+        _say(places, journal, "ROLLED_BACK", found, remedy)
+        raise
     host.start()
     found = f"{journal.version} was installed, and then {journal.former} again: {journal.reason}"
     not_well = watch(host, journal.former, new, settings.wait_seconds, wait)
     if not_well:
         found += f"; {journal.former} is not well either, so it may be no fault of {journal.version}: {not_well}"
-    remedy = f"Read journalctl --unit {SERVICE} on the host, mend the cause, {ORDER_AGAIN}"
-    _say(places, journal, "ROLLED_BACK", found, remedy)
+    return _go(places, journal, "end", found, "ROLLED_BACK", remedy)
+
+
+def _end(places: Places, journal: Journal) -> None:
+    if journal.state == "DONE":
+        began = _record(places).began
+        _write(places.own / "record.json", Record(journal.version, journal.former, journal.former_sha256, began))
+    _say(places, journal, journal.state, journal.reason, journal.remedy)
     _forget(places)
 
 
-def _done(places: Places, journal: Journal) -> None:
-    began = _record(places).began
-    _write(places.own / "record.json", Record(journal.version, journal.former, journal.former_sha256, began))
-    _say(places, journal, "DONE", "", "")
-    _forget(places)
-
-
-def _go(places: Places, journal: Journal, step: str, reason: str = "") -> Journal:
-    made = replace(journal, step=step, attempts=0, reason=reason)
+def _go(places: Places, journal: Journal, step: str, reason: str = "", state: str = "", remedy: str = "") -> Journal:
+    made = replace(journal, step=step, attempts=0, reason=reason, state=state, remedy=remedy)
     _write(places.unfinished / "journal.json", made)
     return made
 
 
 def _forget(places: Places) -> None:
-    """All of it at once: no run finds a part."""
+    """All of it at once, where there is any: no run finds a part."""
     gone = places.own / "gone"
     shutil.rmtree(gone, ignore_errors=True)
-    places.unfinished.rename(gone)
-    sync(places.own)
+    if places.unfinished.exists():
+        places.unfinished.rename(gone)
+        sync(places.own)
     shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -221,9 +272,13 @@ def watch(host: Host, version: str, former: str, wait_seconds: float, wait: Wait
 
 
 def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep) -> None:
-    """Whatever there is to do, and what is ordered meanwhile. Raises `InstallFailed`."""
+    """Whatever there is to do, and what is ordered meanwhile. Raises what the way back raised, where it failed last."""
+    failed: Exception | None = None
     if found := _read(places.unfinished / "journal.json"):
-        finish(places, host, settings, Journal(**found), wait)
+        try:
+            finish(places, host, settings, Journal(**found), wait)
+        except (InstallFailed, OSError, subprocess.TimeoutExpired) as again:
+            failed = again
     answered = str(_read(places.own / "result.json").get("order", ""))
     while True:
         try:
@@ -231,8 +286,10 @@ def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep)
         except Refused as refused:
             print(f"{refused}; {refused.remedy}", flush=True)
             wait(PAUSE_SECONDS)
-            return
+            order = None
         if order is None or order.digest == answered:
+            if failed is not None:
+                raise failed
             return
         try:
             journal = begin(places, host, settings, order)
@@ -240,6 +297,7 @@ def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep)
             _say(places, order, "REFUSED", str(refused), refused.remedy)
             wait(PAUSE_SECONDS)
         else:
+            failed = None  # what was told, and can't be ended, is in the place of this one no more
             finish(places, host, settings, journal, wait)
         answered = order.digest
 
@@ -286,8 +344,11 @@ def main() -> int:
         try:
             run(places, Host(places), Settings.of(os.environ))
         except (InstallFailed, OSError, subprocess.TimeoutExpired) as failed:
-            print(f"the upgrade is not at its end, and is tried again: {failed}", file=sys.stderr)
-            return 1
+            attempts = int(_read(places.unfinished / "journal.json").get("attempts", 0))
+            is_last = attempts >= MOST_WAYS_BACK
+            when = f"at the next boot, order, or systemctl start {UPDATER}" if is_last else "in five minutes"
+            print(f"the upgrade is not at its end, and is tried again {when}: {failed}", file=sys.stderr)
+            return 0 if is_last else 1
     return 0
 
 
