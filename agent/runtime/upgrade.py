@@ -9,6 +9,10 @@ The agent runs and installs nothing: it has no right to. The host's owner allows
 nothing is fetched. A break of the stream, or a kill, leaves the parts that came; the next stream goes on behind them.
 The order is durable before the agent says INSTALLING, and the process after the restart finds it and the updater's
 result. An order that was refused or rolled back is over: a gateway makes another one, with a higher generation.
+
+The updater takes an order only from the process that wrote it, and within minutes: it is written again as long as the
+gateway of the present stream desires it. A DesiredVersion without a package takes it back: the order goes first, then
+the look whether the updater has begun it, which looks for the order again before it installs anything.
 """
 
 import logging
@@ -70,7 +74,9 @@ class Upgrade:
         self._form = places.packaged_as() if form is None else form
         self._folder = OrderFolder(places.folder)
         self._ordered = self._folder.read()
-        self._ordered_at = self._reminded_at = clock()
+        self._ordered_at = clock()
+        #: another process has written what is there
+        self._reminded_at = clock() - REMIND_SECONDS
         self._begins = Bucket(BEGINS_PER_SECOND, BURST_BEGINS, clock)
         self._changed = threading.Condition()
         self._writer: StreamWriter | None = None
@@ -172,6 +178,8 @@ class Upgrade:
 
     def _step(self, desired: config_pb2.DesiredVersion | None, writer: StreamWriter) -> float | None:
         """Says what is so; seconds until it can be otherwise by itself, None: it can't. Raises an `UpgradeError`."""
+        if desired is not None and not desired.HasField("package"):
+            return self._take_back(desired.generation, writer)
         ordered = self._ordered
         if desired is None:
             if ordered is None:
@@ -186,7 +194,7 @@ class Upgrade:
             self._tell(writer, _answered(result))
             return None
         if is_ordered and (version != self._version or self._waited_seconds() < STUCK_SECONDS):
-            self._remind(writer, generation)
+            self._remind(writer, generation, is_desired=desired is not None)
             return LOOK_SECONDS
         if version == self._version or desired is None:
             self._tell(writer, _Said(_State.RUNNING, generation))
@@ -198,10 +206,27 @@ class Upgrade:
     def _waited_seconds(self) -> float:
         return self._clock() - self._ordered_at
 
-    def _remind(self, writer: StreamWriter, generation: int) -> None:
-        """The order is there, and its answer is not."""
+    def _take_back(self, generation: int, writer: StreamWriter) -> float | None:
+        """Nothing is desired any more; what the updater has begun ends as it ends."""
+        try:
+            self._folder.clear()
+        except OSError as kept:
+            found = f"its order can't be removed: {kept.strerror or type(kept).__name__}"
+            mend = f"Let the agent's user write to {self._places.folder}; the host takes no order that is minutes old"
+            error = UpgradeDelayed("taking an upgrade back", found, data=_GOES_ON, remedy=mend)
+            self._tell(writer, _Said(_State.INSTALLING, generation, 0, error))
+            return RETRY_SECONDS
+        self._ordered = None
+        if self._places.is_at_work():
+            self._tell(writer, _Said(_State.INSTALLING, generation))
+            return LOOK_SECONDS
+        self._tell(writer, _Said(_State.RUNNING, generation))
+        return None
+
+    def _remind(self, writer: StreamWriter, generation: int, *, is_desired: bool) -> None:
+        """The order is there, and its answer is not; written again only while the gateway of this stream desires it."""
         assert self._ordered is not None
-        if self._clock() - self._reminded_at >= REMIND_SECONDS:
+        if is_desired and self._clock() - self._reminded_at >= REMIND_SECONDS:
             self._reminded_at = self._clock()
             self._write(self._ordered)
         error = None

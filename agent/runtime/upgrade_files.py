@@ -7,7 +7,8 @@ root, and trusts nothing here: deployment/agent_package/root/usr/lib/menura-agen
 
 ::
 
-    {"format": 1, "generation": 3, "package": {"version", "sha256", "size_bytes", "sums", "signature"}, "way_back": ...}
+    {"format": 1, "generation": 3, "package": {"version", "sha256", "size_bytes", "sums", "signature"}, "way_back": ...,
+     "invocation": "5f0c...", "at_boot_seconds": 4711.2}      systemd's name of this process, seconds since the boot
     {"format": 1, "generation": 3, "state": "DONE", "version": "0.2.0", "found": "", "remedy": ""}      of root
 """
 
@@ -17,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import Any, Final
 from menura.errors import printable
 from menura.v1 import config_pb2
 
-from agent.runtime.state_folder import write_whole
+from agent.runtime.state_folder import sync, write_whole
 
 FORMAT: Final = 1
 MAX_PACKAGE_BYTES: Final = 256 << 20
@@ -106,6 +108,10 @@ class UpgradePlaces:
         of_systemd = environment.get("STATE_DIRECTORY", "").partition(":")[0]
         return cls((Path(of_systemd) if of_systemd else state) / "upgrade")
 
+    def is_at_work(self) -> bool:
+        """Whether the updater has begun what it has not ended."""
+        return self.result.with_name("unfinished").exists()
+
     def packaged_as(self) -> str:
         """deb, rpm or tar; empty: the agent that runs is of no package."""
         if not Path(__file__).is_relative_to(self.home):
@@ -156,8 +162,13 @@ class OrderFolder:
             return None
 
     def write(self, order: Order) -> None:
-        """Its packages are there."""
-        content: dict[str, object] = {"format": FORMAT, "generation": order.generation}
+        """Its packages are there. Says who writes it and when, by a clock that nobody sets."""
+        content: dict[str, object] = {
+            "format": FORMAT,
+            "generation": order.generation,
+            "invocation": os.environ.get("INVOCATION_ID", ""),
+            "at_boot_seconds": time.clock_gettime(time.CLOCK_BOOTTIME),
+        }
         for name, package in (("package", order.package), ("way_back", order.way_back)):
             sums, signature = (base64.b64encode(it).decode() for it in (package.sums, package.signature))
             facts = {"version": package.version, "sha256": package.sha256, "size_bytes": package.size_bytes}
@@ -171,6 +182,15 @@ class OrderFolder:
         for path in self._folder.iterdir():
             if path.name.removesuffix(_PART) not in digests:
                 path.unlink()
+
+    def clear(self) -> None:
+        """The order is gone for good before its packages are."""
+        if not self._folder.exists():
+            return
+        (self._folder / _ORDER).unlink(missing_ok=True)
+        sync(self._folder)
+        for path in self._folder.iterdir():
+            path.unlink()
 
     def lacks_bytes(self, order: Order) -> int:
         """That are to be free, and are not."""

@@ -89,6 +89,13 @@ def places(tmp_path: Path) -> UpgradePlaces:
     return UpgradePlaces(tmp_path / "state/upgrade", tmp_path / "result.json", key, tmp_path)
 
 
+def ordered(gateway: Gateway) -> None:
+    gateway.desire()
+    for _ in range(PIECES):
+        gateway.piece()
+    gateway.stream.until(State.INSTALLING)
+
+
 @contextmanager
 def running(places: UpgradePlaces, version: str = "0.1.0", form: str = "deb") -> Iterator[Gateway]:
     upgrade = Upgrade(places, version, form=form)
@@ -298,3 +305,74 @@ def test_order_when_the_updater_does_not_answer_then_is_written_again_and_the_ga
         )
         monkeypatch.setattr(module, "STUCK_SECONDS", 0.0)
         gateway.stream.until(State.INSTALLING, "the host's updater has not answered")
+
+
+def test_order_when_it_is_taken_back_then_is_gone_for_good_and_that_is_answered(places: UpgradePlaces) -> None:
+    nothing = config_pb2.DesiredVersion(generation=8)
+    with running(places) as gateway:
+        ordered(gateway)
+        gateway.upgrade.desire(nothing)
+        said = gateway.stream.until(State.RUNNING)
+        assert (said.generation, said.version) == (8, "0.1.0")
+        assert list(places.folder.iterdir()) == []
+    with running(places) as gateway:
+        assert gateway.stream.until(State.RUNNING).generation == 0
+        gateway.upgrade.desire(nothing)
+        assert gateway.stream.until(State.RUNNING).generation == 8
+
+
+def test_order_when_it_is_taken_back_while_the_host_is_at_work_then_ends_as_it_ends(
+    places: UpgradePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    unfinished = places.result.with_name("unfinished")
+    with running(places) as gateway:
+        ordered(gateway)
+        unfinished.mkdir()
+        gateway.upgrade.desire(config_pb2.DesiredVersion(generation=8))
+        while gateway.stream.until(State.INSTALLING).generation != 8:
+            pass
+        assert not (places.folder / "order.json").exists()
+    with running(places, "0.2.0") as gateway:
+        gateway.upgrade.desire(config_pb2.DesiredVersion(generation=8))
+        while gateway.stream.until(State.INSTALLING).generation != 8:
+            pass
+        result(places)
+        unfinished.rmdir()
+        said = gateway.stream.until(State.RUNNING)
+        assert (said.generation, said.version) == (8, "0.2.0")
+
+
+def test_order_when_the_gateway_of_this_stream_does_not_desire_it_then_is_not_written_again(
+    places: UpgradePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "STUCK_SECONDS", 1e9)
+    with running(places) as gateway:
+        ordered(gateway)
+    now, looks = [0.0], [0]
+
+    def clock() -> float:
+        looks[0] += 1
+        now[0] += module.REMIND_SECONDS
+        return now[0]
+
+    monkeypatch.setenv("INVOCATION_ID", "of the next process")
+    (places.folder / "order.json").write_bytes((places.folder / "order.json").read_bytes())
+    first = (places.folder / "order.json").stat().st_ino
+    upgrade = Upgrade(places, "0.1.0", clock, "deb")
+    try:
+        gateway = Gateway(upgrade)
+        gateway.stream.until(State.INSTALLING)
+        seen = looks[0]
+        wait_for("looks at the order", lambda: looks[0] > seen + 50, SECONDS)
+        assert (places.folder / "order.json").stat().st_ino == first
+        gateway.desire()
+        wait_for("the order of this process", lambda: "of the next process" in _text(places), SECONDS)
+    finally:
+        upgrade.closed()
+        upgrade.stop()
+
+
+def _text(places: UpgradePlaces) -> str:
+    return (places.folder / "order.json").read_text()

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,16 +146,21 @@ def _roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def order(
-    places: Places, release: Release, version: str = "0.3.0", back: str = "0.2.0", /, **changes: Any
+    places: Places, release: Release, version: str = "0.3.0", back: str = "0.2.0", /, starts: int = 1, **changes: Any
 ) -> dict[str, Any]:
-    """As an agent writes it; `changes` of the package alone."""
+    """As the agent writes it that was started so often; `changes` of the package alone."""
     folder = places.agent_state / "upgrade"
     said = {"format": 1, "generation": 7, "package": release.said(version), "way_back": release.said(back)}
+    said |= {"invocation": f"start {starts}", "at_boot_seconds": boot_seconds()}
     for name, found in (("package", version), ("way_back", back)):
         (folder / said[name]["sha256"]).write_bytes(release.packages[found])
     said["package"] |= changes
     (folder / "order.json").write_text(json.dumps(said))
     return said
+
+
+def boot_seconds() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def run(places: Places, host: HostDouble, settings: upgrade.Settings = SETTINGS) -> dict[str, Any]:
@@ -309,6 +315,9 @@ def unreadable(places: Places, release: Release) -> list[tuple[str, Callable[[],
     def changed(**changes: Any) -> Callable[[], object]:
         return lambda: order(places, release, **changes)
 
+    def changed_order(**changes: Any) -> Callable[[], object]:
+        return lambda: file.write_text(json.dumps(order(places, release) | changes))
+
     return [
         ("link", lambda: (file.unlink(), file.symlink_to(secret))),
         ("pipe", lambda: (file.unlink(), os.mkfifo(file))),
@@ -319,6 +328,9 @@ def unreadable(places: Places, release: Release) -> list[tuple[str, Callable[[],
         ("list", written("[]")),
         ("other format", written(secret.read_text().replace('"format": 1', '"format": 2'))),
         ("generation", written(secret.read_text().replace('"generation": 7', '"generation": true'))),
+        ("writer", changed_order(invocation=7)),
+        ("time", changed_order(at_boot_seconds="now")),
+        ("no writer", written(secret.read_text().replace('"invocation"', '"by"'))),
         ("version", changed(version="0.3.0/../../x")),
         ("letters", changed(version="0.3.0rc1")),
         ("digest", changed(sha256="../../../../etc/shadow")),
@@ -330,7 +342,7 @@ def unreadable(places: Places, release: Release) -> list[tuple[str, Callable[[],
     ]
 
 
-@pytest.mark.parametrize("at", range(17))
+@pytest.mark.parametrize("at", range(20))
 def test_order_when_it_is_no_order_then_nothing_is_done(
     at: int, places: Places, release: Release, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,11 +457,11 @@ def test_version_when_it_is_older_then_only_what_the_last_upgrade_has_replaced_i
     host = HostDouble()
     order(places, release)
     assert run(places, host)["state"] == "DONE"
-    order(places, release, "0.1.0", "0.3.0")
+    order(places, release, "0.1.0", "0.3.0", starts=2)
     assert "0.1.0 is older" in run(places, host)["found"]
     former = release.packages["0.2.0"]
     release.packages["0.2.0"] = former + b"\0" * 512
-    order(places, release, "0.2.0", "0.3.0")
+    order(places, release, "0.2.0", "0.3.0", starts=2)
     assert "0.2.0 is older" in run(places, host)["found"]
     release.packages["0.2.0"] = former
     by_hand = HostDouble("0.4.0")
@@ -457,7 +469,7 @@ def test_version_when_it_is_older_then_only_what_the_last_upgrade_has_replaced_i
     order(places, release, "0.2.0", "0.4.0")
     assert "0.2.0 is older" in run(places, by_hand)["found"]
     del release.packages["0.4.0"]
-    order(places, release, "0.2.0", "0.3.0")
+    order(places, release, "0.2.0", "0.3.0", starts=2)
     assert run(places, host)["state"] == "DONE"
     assert host.installed_ones == ["0.3.0", "0.2.0"]
 
@@ -487,6 +499,51 @@ def test_order_when_the_service_does_not_run_or_there_is_no_room_or_too_many_cam
     (places.own / "record.json").write_text(json.dumps({"began": [upgrade.time.time()] * upgrade.MOST_A_DAY}))
     (places.own / "result.json").unlink()
     assert "within a day" in refused(places, release, HostDouble())
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"invocation": "of another process"}, "the process that ordered it runs no more"),
+        ({"at_boot_seconds": -upgrade.MOST_AGE_SECONDS - 1.0}, "it was confirmed 181 s ago"),
+        ({"at_boot_seconds": 3600.0}, "it was confirmed -3600 s ago"),
+        ({"at_boot_seconds": float("nan")}, "it was confirmed nan s ago"),
+    ],
+)
+def test_order_when_nobody_confirms_it_any_more_then_is_not_begun_until_it_is_written_again(
+    changes: dict[str, Any], found: str, places: Places, release: Release, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = order(places, release)
+    if "at_boot_seconds" in changes:
+        changes = {"at_boot_seconds": boot_seconds() + changes["at_boot_seconds"]}
+    (places.agent_state / "upgrade/order.json").write_text(json.dumps(said | changes))
+    host = HostDouble()
+    assert run(places, host) == {}
+    assert f"order 7: not begun: {found}" in capfd.readouterr().out
+    assert host.installed_ones == []
+    order(places, release)
+    assert run(places, host)["state"] == "DONE"
+    (places.agent_state / "upgrade/order.json").write_text(json.dumps(said | {"invocation": "start 2"}))
+    run(places, host)
+    assert host.installed_ones == ["0.3.0"]
+
+
+def test_order_when_the_agent_takes_it_back_while_it_is_verified_then_nothing_is_installed(
+    places: Places, release: Release, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order(places, release)
+    host = HostDouble()
+    with monkeypatch.context() as patched:
+        verify = upgrade.verify
+
+        def verified(*arguments: Any) -> None:
+            verify(*arguments)
+            (places.agent_state / "upgrade/order.json").unlink(missing_ok=True)
+
+        patched.setattr(upgrade, "verify", verified)
+        assert run(places, host) == {}
+    assert "not begun: the agent has taken it back" in capfd.readouterr().out
+    assert (host.writes, places.unfinished.exists()) == (0, False)
 
 
 def test_updater_when_another_one_is_at_work_then_does_nothing(

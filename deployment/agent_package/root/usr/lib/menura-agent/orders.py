@@ -36,11 +36,15 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    #: of the file's bytes: which order it is
+    #: of what is ordered, whoever writes it again: which order it is
     digest: str
     generation: int
     package: Package
     way_back: Package
+    #: of the agent's service, as the process that wrote the file had it
+    invocation: str
+    #: when it was written last, since the boot: no clock that is set, no file's time
+    at_boot_seconds: float
 
 
 def read_order(places: Places) -> Order | None:
@@ -64,9 +68,13 @@ def read_order(places: Places) -> Order | None:
         if said["format"] != FORMAT or type(generation) is not int or not 0 < generation < 1 << 64:
             raise _strange("a format or a generation that this updater does not know")
         package, way_back = (_package(said[name]) for name in ("package", "way_back"))
+        invocation, at_boot_seconds = said.pop("invocation"), said.pop("at_boot_seconds")
+        if type(invocation) is not str or type(at_boot_seconds) is not float:
+            raise _strange("a writer or a time that this updater does not know")
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     except (ValueError, KeyError, TypeError, RecursionError) as broken:
         raise _strange(f"fields that this updater does not know ({type(broken).__name__})") from broken
-    return Order(hashlib.sha256(content).hexdigest(), generation, package, way_back)
+    return Order(digest, generation, package, way_back, invocation, at_boot_seconds)
 
 
 def _package(said: dict[str, Any]) -> Package:

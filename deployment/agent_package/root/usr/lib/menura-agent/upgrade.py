@@ -5,16 +5,17 @@
     state folder of the agent: upgrade/order.json, packages     hostile, and may change at any moment
         │ copied and verified: `orders`
     unfinished/  the packages, these modules, journal.json      durable from here on: what has begun is done or undone
-        │ install ▶ watch ─▶ end: DONE                          the new process says that a gateway acknowledged it
-        │             └────▶ back ▶ end: ROLLED_BACK            the former package is installed again
-        │             └────▶ end: REFUSED                       the installation failed, and has changed nothing
+        │ check ▶ install ▶ watch ─▶ end: DONE                  the new process says that a gateway acknowledged it
+        │                 └──▶ back ▶ end: ROLLED_BACK          the former package is installed again
+        │                 └──▶ end: REFUSED                     the installation failed, and has changed nothing
     record.json, result.json                                    what may be gone back to; what the agent tells
 
 A kill before `unfinished` is there leaves the former version and the order, which is looked at again. One after it
 leaves the journal: the next run, at the boot or for an order, repeats the step at which it stands, by the modules that
-began it. What has ended is in the journal before it is told. A way back that fails is told at once, and tried again; a
-newer order takes its place. Nothing is begun without the publisher's key, which root alone can put there. Standard
-library only.
+began it. An order counts while the process that wrote it runs, and for minutes by the time since the boot, which nobody
+sets. The agent takes it back by removing it, which `check` sees. What has ended is in the journal before it is told. A
+way back that fails is told at once, and tried again; a newer order takes its place. Nothing is begun without the
+publisher's key, which root alone can put there. Standard library only.
 """
 
 import fcntl
@@ -43,6 +44,8 @@ MOST_ATTEMPTS = 3
 MOST_WAYS_BACK = 288
 #: for which a new version has to be well
 WELL_SECONDS = 10
+#: of an order; the agent writes it again each minute as long as a gateway desires it
+MOST_AGE_SECONDS = 180
 #: after a refusal: whoever orders again and again gets no more
 PAUSE_SECONDS = 2
 UPDATER = "menura-agent-upgrade.service"
@@ -90,8 +93,8 @@ class Journal:
     invocation: str
     #: of the installed files, before
     files: str
-    #: install, watch, back or end
-    step: str = "install"
+    #: check, install, watch, back or end
+    step: str = "check"
     attempts: int = 0
     reason: str = ""
     #: at the end: what is told
@@ -155,6 +158,12 @@ def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journ
 
 def finish(places: Places, host: Host, settings: Settings, journal: Journal, wait: Wait) -> None:
     """From the step at which it stands. Raises `InstallFailed` where the former version can't be installed again."""
+    if journal.step == "check":
+        if over := _over(places, host, journal.digest):
+            print(f"order {journal.generation}: not begun: {over}", flush=True)
+            _forget(places)
+            return
+        journal = _go(places, journal, "install")
     if journal.step == "install":
         journal = _install(places, host, journal)
     if journal.step == "watch":
@@ -164,6 +173,22 @@ def finish(places: Places, host: Host, settings: Settings, journal: Journal, wai
     if journal.step == "back":
         journal = _go_back(places, host, settings, journal, wait)
     _end(places, journal)
+
+
+def _over(places: Places, host: Host, digest: str) -> str:
+    """Why the order of this digest does not count now, empty: it does. It is not told: the agent may order it again."""
+    try:
+        order = read_order(places)
+    except Refused as refused:
+        return str(refused)
+    if order is None or order.digest != digest:
+        return "the agent has taken it back"
+    if order.invocation != host.service().invocation:
+        return "the process that ordered it runs no more, and the present one has not confirmed it"
+    age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - order.at_boot_seconds
+    if not 0 <= age_seconds <= MOST_AGE_SECONDS:
+        return f"it was confirmed {age_seconds:.0f} s ago, and counts for {MOST_AGE_SECONDS} s"
+    return ""
 
 
 def _install(places: Places, host: Host, journal: Journal) -> Journal:
@@ -288,6 +313,12 @@ def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep)
             wait(PAUSE_SECONDS)
             order = None
         if order is None or order.digest == answered:
+            if failed is not None:
+                raise failed
+            return
+        if over := _over(places, host, order.digest):
+            print(f"order {order.generation}: not begun: {over}", flush=True)
+            wait(PAUSE_SECONDS)
             if failed is not None:
                 raise failed
             return
