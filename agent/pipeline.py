@@ -45,7 +45,7 @@ from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import SourceState, SourceStates
 from agent.runtime.state_folder import state_folder_of
 from agent.runtime.upgrade import Upgrade
-from agent.runtime.upgrade_files import UpgradePlaces
+from agent.runtime.upgrade_files import ToldSources, UpgradePlaces
 from agent.settings import AgentConfig, SourceConfig
 from agent.snapshot.plugin import CatalogPlugin
 from agent.source_kind import Context, find_kind
@@ -132,6 +132,7 @@ class Agent:
         """Work until `stopping`; returns the exit code: 0, or the first error's when it stops with no source working.
 
         At each `is_policy_due` the host's policy is read again. `manager` is told how it goes.
+        Servers that can't be reached end it at its start too, where it is no service.
         A source that fails terminally after the start keeps the process: the remedy may be a command of the gateway.
         """
         manager = manager or ServiceManager()
@@ -140,7 +141,10 @@ class Agent:
             source.take(result)
         errors = [result.error for result in checked if result.error is not None]
         may_change = self._config.remote is not None
-        hopeless = not may_change and len(errors) == len(checked) and all(map(_is_terminal_at_start, errors))
+        # as a service it waits for its servers, as it does once it reads: who starts it anew would take it for broken
+        waits = bool(manager.address)
+        hopeless = not may_change and len(errors) == len(checked)
+        hopeless = hopeless and all(_is_terminal_at_start(error, waits=waits) for error in errors)
         if hopeless:
             log.error("no source can be read: the agent ends", extra={"fields": {"exit_code": errors[0].exit_code}})
         channel = GatewayChannel(self._config, OutgoingLook(self._policy).check)
@@ -149,7 +153,8 @@ class Agent:
                 target=self._follow_policy, args=(is_policy_due, channel), name=POLICY, daemon=True
             ).start()
         renewal = Renewal(self._config.gateway.tls, channel)
-        upgrade = Upgrade(UpgradePlaces.of(self._folder, os.environ), version("menura"))
+        places = UpgradePlaces.of(self._folder, os.environ)
+        upgrade = Upgrade(places, version("menura"), sources=self._states.codes)
         config = ConfigPlugin(self._states, self._remote, renewal, upgrade)
         heartbeat = HeartbeatPlugin(self._states)
         streams = [Stream(channel, config), Stream(channel, heartbeat)]
@@ -162,7 +167,7 @@ class Agent:
         if hopeless:
             heartbeat.acknowledged.wait(REPORT_SECONDS)
         else:
-            manager.follow(stopping, Movement(self._states, heartbeat))
+            manager.follow(stopping, Movement(self._states, heartbeat, ToldSources(places.folder.parent)))
             log.info("stopping")
 
         def end() -> None:
@@ -210,5 +215,5 @@ def _unreadable(source: str) -> PolicyUnusable:
     )
 
 
-def _is_terminal_at_start(error: MenuraError) -> bool:
-    return error.terminal or isinstance(error, SourceUnreachable)
+def _is_terminal_at_start(error: MenuraError, *, waits: bool) -> bool:
+    return error.terminal or (isinstance(error, SourceUnreachable) and not waits)

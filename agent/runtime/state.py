@@ -62,6 +62,11 @@ class SourceStates:
     def all(self) -> "tuple[SourceState, ...]":
         return tuple(self._states.values())
 
+    def codes(self) -> Mapping[str, str]:
+        """Of each source the code of its error; empty: it has none."""
+        errors = {state.name: state.error() for state in self.all()}
+        return {name: "" if error is None else error.code for name, error in errors.items()}
+
     def tell(self, on_change: Callable[[str], None]) -> None:
         """Call it after each change of what one of them says, from any thread."""
         with self._lock:

@@ -18,7 +18,7 @@ the look whether the updater has begun it, which looks for the order again befor
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from platform import machine
 
@@ -65,10 +65,16 @@ class Upgrade:
     """`opened`, `closed`, `desire`, `took` and `refused` come from the Control_Config stream's thread; none blocks."""
 
     def __init__(
-        self, places: UpgradePlaces, version: str, clock: Callable[[], float] = time.monotonic, form: str | None = None
+        self,
+        places: UpgradePlaces,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        form: str | None = None,
+        sources: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`form`: in which the agent is packaged, where it is not looked up."""
+        """`form`: in which the agent is packaged, where it is not looked up; `sources`: the codes of their errors."""
         self._places = places
+        self._sources = sources
         self._version = version
         self._clock = clock
         self._form = places.packaged_as() if form is None else form
@@ -250,6 +256,13 @@ class Upgrade:
             raise _refused(
                 f"the host allows no upgrades: there is no {self._places.key}",
                 "Its owner may put the publisher's public key there: docs/install-agent.md",
+            )
+        codes = self._sources()
+        if codes and all(codes.values()):
+            named = ", ".join(f"{name}: {code}" for name, code in list(codes.items())[:5])
+            raise _refused(
+                f"all sources are in error, so nobody could see whether another version is well: {named}",
+                "Mend the sources, then resume the rollout",
             )
 
     def _order(self, desired: config_pb2.DesiredVersion, writer: StreamWriter) -> None:

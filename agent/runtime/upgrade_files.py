@@ -9,12 +9,14 @@ root, and trusts nothing here: deployment/agent_package/root/usr/lib/menura-agen
 
     {"format": 1, "generation": 3, "package": {"version", "sha256", "size_bytes", "sums", "signature"}, "way_back": ...,
      "invocation": "5f0c...", "at_boot_seconds": 4711.2}      systemd's name of this process, seconds since the boot
+    {"format": 1, "invocation": "5f0c...", "sources": {"shop": "", "stock": "SOURCE_UNREACHABLE"}}      beside `upgrade`
     {"format": 1, "generation": 3, "state": "DONE", "version": "0.2.0", "found": "", "remedy": ""}      of root
 """
 
 import base64
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -28,6 +30,8 @@ from menura.errors import printable
 from menura.v1 import config_pb2
 
 from agent.runtime.state_folder import sync, write_whole
+
+log = logging.getLogger("menura.upgrade")
 
 FORMAT: Final = 1
 MAX_PACKAGE_BYTES: Final = 256 << 20
@@ -91,6 +95,32 @@ class Result:
     version: str
     found: str
     remedy: str
+
+
+class ToldSources:
+    """Which sources are in error, by which code, for the updater: written by one thread, whenever it is otherwise."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the agent's state."""
+        self._path = folder / "upgrade-sources.json"
+        self._told: Mapping[str, str] | None = None
+        self._is_kept = True
+
+    def tell(self, sources: Mapping[str, str]) -> None:
+        """What can't be written is logged once and tried again: the updater begins nothing without it."""
+        if sources == self._told:
+            return
+        said = {"format": FORMAT, "invocation": os.environ.get("INVOCATION_ID", ""), "sources": dict(sources)}
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self._path, json.dumps(said).encode())
+        except OSError as full:
+            if self._is_kept:
+                fields = {"file": str(self._path), "found": full.strerror or type(full).__name__}
+                log.warning("the host's updater is not told how the sources are", extra={"fields": fields})
+            self._is_kept = False
+        else:
+            self._told, self._is_kept = sources, True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """sd_notify(3): what a service manager hears of an agent, over the socket that it listens on."""
 
+import json
 import logging
 import os
 import signal
@@ -27,7 +28,8 @@ from agent.runtime.service_manager import ServiceManager
 from agent.runtime.state import SourceState, SourceStates
 from agent.settings import SourceConfig
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.running import END_SECONDS, running_agent
+from tests.agent.running import END_SECONDS, running_agent, write_config
+from tests.servers import free_port
 from tests.stack import wait_for
 
 FOLLOWER = "follower"
@@ -234,6 +236,24 @@ def test_agent_when_run_as_a_service_then_tells_when_it_is_ready_how_it_is_and_t
             listener.until("WATCHDOG=1")
             process.send_signal(signal.SIGTERM)
             listener.until("STOPPING=1")
+    finally:
+        gateway.stop()
+
+
+def test_service_when_no_server_can_be_reached_at_its_start_then_stays_says_so_and_goes_on_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = GatewayDouble()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("INVOCATION_ID", "this one")
+    away = {"client": {"host": "127.0.0.1", "port": free_port(), "user": "menura", "password": "menura-secret"}}
+    try:
+        config = write_config(tmp_path, gateway.address, {"away": away})
+        with listening(str(tmp_path / "notify")) as listener, running_agent(config, tmp_path / "log") as process:
+            listener.until(f"STATUS=version {VERSION}; gateway connected; 1 sources, with errors away: SOURCE_UNREACH")
+            said = json.loads((tmp_path / "state/upgrade-sources.json").read_text())
+            assert said == {"format": 1, "invocation": "this one", "sources": {"away": "SOURCE_UNREACHABLE"}}
+            assert process.poll() is None
     finally:
         gateway.stop()
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
@@ -97,8 +97,10 @@ def ordered(gateway: Gateway) -> None:
 
 
 @contextmanager
-def running(places: UpgradePlaces, version: str = "0.1.0", form: str = "deb") -> Iterator[Gateway]:
-    upgrade = Upgrade(places, version, form=form)
+def running(
+    places: UpgradePlaces, version: str = "0.1.0", form: str = "deb", sources: Mapping[str, str] | None = None
+) -> Iterator[Gateway]:
+    upgrade = Upgrade(places, version, form=form, sources=lambda: sources or {})
     try:
         yield Gateway(upgrade)
     finally:
@@ -376,3 +378,29 @@ def test_order_when_the_gateway_of_this_stream_does_not_desire_it_then_is_not_wr
 
 def _text(places: UpgradePlaces) -> str:
     return (places.folder / "order.json").read_text()
+
+
+def test_order_when_all_sources_are_in_error_then_is_refused_before_a_byte_is_asked_for(places: UpgradePlaces) -> None:
+    away = {"shop": "SOURCE_UNREACHABLE", "stock": "SOURCE_UNREACHABLE"}
+    with running(places, sources=away) as gateway:
+        gateway.desire()
+        said = gateway.stream.until(State.REFUSED, "all sources are in error")
+        assert "shop: SOURCE_UNREACHABLE" in said.error.found
+        assert said.error.remedy == "Mend the sources, then resume the rollout"
+        assert gateway.stream.asked.empty()
+    with running(places, sources=away | {"stock": ""}) as gateway:
+        ordered(gateway)
+
+
+def test_sources_when_they_change_then_the_updater_is_told_by_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INVOCATION_ID", "this one")
+    told, file = upgrade_files.ToldSources(tmp_path), tmp_path / "upgrade-sources.json"
+    told.tell({"shop": ""})
+    assert json.loads(file.read_text()) == {"format": 1, "invocation": "this one", "sources": {"shop": ""}}
+    file.unlink()
+    told.tell({"shop": ""})
+    assert not file.exists()
+    told.tell({"shop": "LOG_UNREADABLE"})
+    assert json.loads(file.read_text())["sources"] == {"shop": "LOG_UNREADABLE"}

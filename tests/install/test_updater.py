@@ -81,6 +81,10 @@ class HostDouble:
     #: by an installation that fails
     is_untouched: bool = False
     writes: int = 0
+    #: what each version says of its sources
+    sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: the agent's state folder
+    state: Path = Path()
     installed_ones: list[str] = field(default_factory=list)
 
     def installed(self) -> tuple[str, str]:
@@ -105,6 +109,10 @@ class HostDouble:
     def service(self) -> Service:
         gateway = "not connected" if self.version in self.bad else "connected"
         status = f"version {self.version}; gateway {gateway}; 1 sources"
+        if self.sources.get(self.version) != {}:
+            said = {"format": 1, "invocation": f"start {self.starts}"}
+            said |= {"sources": self.sources.get(self.version, {"shop": ""})}
+            (self.state / "upgrade-sources.json").write_text(json.dumps(said))
         return Service(self.active, f"start {self.starts}", status, "0", "0")
 
 
@@ -165,6 +173,7 @@ def boot_seconds() -> float:
 
 def run(places: Places, host: HostDouble, settings: upgrade.Settings = SETTINGS) -> dict[str, Any]:
     """The result; empty: there is none."""
+    host.state = places.agent_state
     upgrade.run(places, host, settings, lambda seconds: None)
     found = places.own / "result.json"
     return json.loads(found.read_text()) if found.exists() else {}
@@ -257,7 +266,7 @@ def test_way_back_when_it_has_failed_for_a_day_then_only_a_boot_or_an_order_trie
     places: Places, release: Release, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order(places, release)
-    host = HostDouble(refuses=("0.2.0", "0.3.0"))
+    host = HostDouble(refuses=("0.2.0", "0.3.0"), state=places.agent_state)
     monkeypatch.setattr(upgrade, "Places", lambda: places)
     monkeypatch.setattr(upgrade, "Host", lambda places: host)
     monkeypatch.setattr(upgrade, "MOST_WAYS_BACK", 3)
@@ -623,14 +632,61 @@ def test_updater_when_its_installation_kills_it_each_time_then_goes_back(
     assert host.installed_ones == ["0.2.0"]
 
 
-def test_service_when_it_fails_or_is_not_started_anew_or_is_another_version_then_is_not_well() -> None:
+def watched(places: Places, host: HostDouble, former: str, seconds: int = 30) -> str:
+    journal = upgrade.Journal("", 7, "tar", "0.2.0", "", "0.3.0", former, "", [])
+    return upgrade.watch(places, host, journal, "0.3.0", former, seconds, lambda seconds: None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state", "found"),
+    [
+        ({"shop": "", "stock": ""}, {"shop": "", "stock": ""}, "DONE", ""),
+        ({"shop": "", "stock": "SOURCE_UNREACHABLE"}, {"shop": "", "stock": "SOURCE_UNREACHABLE"}, "DONE", ""),
+        ({"shop": "", "stock": ""}, {"shop": "", "stock": "LOG_UNREADABLE"}, "ROLLED_BACK", "stock: LOG_UNREADABLE"),
+        ({"shop": "", "stock": ""}, {"shop": ""}, "ROLLED_BACK", "stock: gone"),
+        ({"shop": ""}, {}, "ROLLED_BACK", "did not say how its sources are"),
+        ({"shop": "A", "st\x1bock": "B"}, {"shop": ""}, "REFUSED", "all sources are in error"),
+        ({}, {"shop": ""}, "REFUSED", "has not said how its sources are"),
+    ],
+)
+def test_version_when_it_is_connected_then_is_well_if_no_other_source_is_in_error_than_before(
+    before: dict[str, str], after: dict[str, str], state: str, found: str, places: Places, release: Release
+) -> None:
+    order(places, release)
+    result = run(places, HostDouble(sources={"0.2.0": before, "0.3.0": after}))
+    assert (result["state"], found in result["found"]) == (state, True), result
+    assert result["found"].isprintable()
+
+
+def test_sources_when_the_agent_has_written_something_else_then_are_unknown(places: Places) -> None:
+    file = places.agent_state / "upgrade-sources.json"
+    whole = '{"format": 1, "invocation": "now", "sources": {"shop": ""}}'
+    file.write_text(whole)
+    assert orders.read_sources(places, "now") == {"shop": ""}
+    assert orders.read_sources(places, "before") is None
+    long = whole.replace("shop", "s" * orders.MAX_SOURCES_BYTES)
+    for text in ("", "[]", "7", "[" * 100_000, long, whole.replace('""', "7"), whole.replace('{"shop": ""}', "[]")):
+        file.write_text(text)
+        assert orders.read_sources(places, "now") is None
+    file.unlink()
+    os.mkfifo(file)
+    assert orders.read_sources(places, "now") is None
+    file.unlink()
+    file.symlink_to("/etc/passwd")
+    assert orders.read_sources(places, "now") is None
+
+
+def test_service_when_it_fails_or_is_not_started_anew_or_is_another_version_then_is_not_well(
+    places: Places,
+) -> None:
     def judged(service: Service, former: str = "before") -> str:
         class Host(HostDouble):
             def service(self) -> Service:
                 return service
 
-        return upgrade.watch(Host(), "0.3.0", former, 30, lambda seconds: None)
+        return watched(places, Host(), former)
 
+    (places.agent_state / "upgrade-sources.json").write_text('{"format": 1, "invocation": "new", "sources": {}}')
     well = Service("active", "new", "version 0.3.0; gateway connected; 1 sources", "0", "0")
     assert judged(well) == ""
     assert "was not started anew" in judged(well, "new")
@@ -640,15 +696,20 @@ def test_service_when_it_fails_or_is_not_started_anew_or_is_another_version_then
     assert "no gateway was reached" in judged(replace(well, status="version 0.3.0; gateway not connected; 1 sources"))
 
 
-def test_service_when_it_is_started_again_and_again_then_is_not_well_though_each_reaches_a_gateway() -> None:
+def test_service_when_it_is_started_again_and_again_then_is_not_well_though_each_reaches_a_gateway(
+    places: Places,
+) -> None:
     class Host(HostDouble):
         def service(self) -> Service:
             self.starts += 1
             up = self.starts % upgrade.WELL_SECONDS
             status = f"version 0.3.0; gateway {'connected' if up else 'not connected'}; 1 sources"
-            return Service("active", f"start {self.starts // upgrade.WELL_SECONDS}", status, "0", "9")
+            invocation = f"start {self.starts // upgrade.WELL_SECONDS}"
+            said = {"format": 1, "invocation": invocation, "sources": {}}
+            (places.agent_state / "upgrade-sources.json").write_text(json.dumps(said))
+            return Service("active", invocation, status, "0", "9")
 
-    assert upgrade.watch(Host(), "0.3.0", "before", 60, lambda seconds: None)
+    assert "no gateway was reached" in watched(places, Host(), "before", 60)
 
 
 def test_order_value_when_it_is_made_then_is_what_was_written(places: Places, release: Release) -> None:

@@ -20,7 +20,7 @@ from this_host import Places, Refused, run
 
 FORMAT = 1
 MAX_ORDER_BYTES, MAX_SUMS_BYTES, MAX_SIGNATURE_BYTES = 256 << 10, 64 << 10, 4 << 10
-MAX_PACKAGE_BYTES = 256 << 20
+MAX_PACKAGE_BYTES, MAX_SOURCES_BYTES = 256 << 20, 4 << 20
 EXTENSION = {"deb": "deb", "rpm": "rpm", "tar": "tar.gz"}
 ORDER_AGAIN = "then order the upgrade again"
 
@@ -75,6 +75,34 @@ def read_order(places: Places) -> Order | None:
     except (ValueError, KeyError, TypeError, RecursionError) as broken:
         raise _strange(f"fields that this updater does not know ({type(broken).__name__})") from broken
     return Order(digest, generation, package, way_back, invocation, at_boot_seconds)
+
+
+def read_sources(places: Places, invocation: str) -> dict[str, str] | None:
+    """Of each source of this process of the agent the code of its error, empty where it has none.
+
+    None: this process has said nothing that this updater knows.
+    """
+    try:
+        folder = os.open(places.agent_state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        with _opened(folder, "upgrade-sources.json") as file:
+            content = file.read(MAX_SOURCES_BYTES + 1)
+        said = json.loads(content) if len(content) <= MAX_SOURCES_BYTES else {}
+        found = said["sources"]
+        is_known = said["format"] == FORMAT and said["invocation"] == invocation and type(found) is dict
+    except (FileNotFoundError, Refused, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    finally:
+        os.close(folder)
+    return found if is_known and all(type(code) is str for code in found.values()) else None
+
+
+def named(names: list[str]) -> str:
+    """For people: some of them, without what would move a terminal."""
+    shown = ["".join(sign if sign.isprintable() else "?" for sign in name)[:80] for name in names[:5]]
+    return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _package(said: dict[str, Any]) -> Package:

@@ -5,7 +5,7 @@
     state folder of the agent: upgrade/order.json, packages     hostile, and may change at any moment
         │ copied and verified: `orders`
     unfinished/  the packages, these modules, journal.json      durable from here on: what has begun is done or undone
-        │ check ▶ install ▶ watch ─▶ end: DONE                  the new process says that a gateway acknowledged it
+        │ check ▶ install ▶ watch ─▶ end: DONE                  a gateway acknowledged it, no other source is in error
         │                 └──▶ back ▶ end: ROLLED_BACK          the former package is installed again
         │                 └──▶ end: REFUSED                     the installation failed, and has changed nothing
     record.json, result.json                                    what may be gone back to; what the agent tells
@@ -32,7 +32,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from orders import EXTENSION, FORMAT, ORDER_AGAIN, Order, check_key, check_rank, copy_package, rank, read_order, verify
+from orders import (
+    EXTENSION,
+    FORMAT,
+    ORDER_AGAIN,
+    Order,
+    check_key,
+    check_rank,
+    copy_package,
+    named,
+    rank,
+    read_order,
+    read_sources,
+    verify,
+)
 from this_host import SERVICE, Host, InstallFailed, Places, Refused, sync, write_whole
 
 #: beside the copies of packages: a version that is installed, and the one that it replaces
@@ -93,6 +106,8 @@ class Journal:
     invocation: str
     #: of the installed files, before
     files: str
+    #: sources that had no error, before
+    well: list[str]
     #: check, install, watch, back or end
     step: str = "check"
     attempts: int = 0
@@ -130,6 +145,13 @@ def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journ
     if service.active != "active":
         found = f"{SERVICE} is {service.active or 'unknown to systemd'}"
         raise Refused(found, f"run systemctl start {SERVICE} on the host, {ORDER_AGAIN}")
+    sources = read_sources(places, service.invocation)
+    if sources is None:
+        raise Refused("the agent has not said how its sources are", f"read journalctl --unit {SERVICE}, {ORDER_AGAIN}")
+    well = [name for name, code in sources.items() if not code]
+    if sources and not well:
+        found = f"all sources are in error, so nobody could see whether another version is well: {named([*sources])}"
+        raise Refused(found, "mend the sources, then resume the rollout")
     work = places.own / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700)
@@ -147,7 +169,7 @@ def begin(places: Places, host: Host, settings: Settings, order: Order) -> Journ
     back = order.way_back
     journal = Journal(
         order.digest, order.generation, kind, back.version, back.sha256, order.package.version, service.invocation,
-        host.files(),
+        host.files(), well,
     )  # fmt: skip
     _write(work / "journal.json", journal)
     _forget(places)  # a way back that fails, and was told
@@ -168,7 +190,7 @@ def finish(places: Places, host: Host, settings: Settings, journal: Journal, wai
         journal = _install(places, host, journal)
     if journal.step == "watch":
         host.start()
-        reason = watch(host, journal.version, journal.invocation, settings.wait_seconds, wait)
+        reason = watch(places, host, journal, journal.version, journal.invocation, settings.wait_seconds, wait)
         journal = _go(places, journal, "back", reason) if reason else _go(places, journal, "end", state="DONE")
     if journal.step == "back":
         journal = _go_back(places, host, settings, journal, wait)
@@ -234,7 +256,7 @@ def _go_back(places: Places, host: Host, settings: Settings, journal: Journal, w
         raise
     host.start()
     found = f"{journal.version} was installed, and then {journal.former} again: {journal.reason}"
-    not_well = watch(host, journal.former, new, settings.wait_seconds, wait)
+    not_well = watch(places, host, journal, journal.former, new, settings.wait_seconds, wait)
     if not_well:
         found += f"; {journal.former} is not well either, so it may be no fault of {journal.version}: {not_well}"
     return _go(places, journal, "end", found, "ROLLED_BACK", remedy)
@@ -264,17 +286,22 @@ def _forget(places: Places) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def watch(host: Host, version: str, former: str, wait_seconds: float, wait: Wait) -> str:
+def watch(
+    places: Places, host: Host, journal: Journal, version: str, former: str, wait_seconds: float, wait: Wait
+) -> str:
     """Until a process of this version is well, or has had its time; why it is not, empty where it is.
 
-    `former`: the service's invocation before. What the process says of itself, systemd has from no other one.
+    `former`: the service's invocation before. What the process says of itself, systemd has from no other one. Well: a
+    gateway has acknowledged it, and each source that had no error before the upgrade has none.
     """
     left, well_seconds, well = wait_seconds, 0, ""
     while True:
         service = host.service()
         is_new = service.invocation not in ("", former)
         runs = is_new and service.active == "active" and service.status.startswith(f"version {version}; ")
-        if runs and service.status.startswith(f"version {version}; gateway connected"):
+        reached = runs and service.status.startswith(f"version {version}; gateway connected")
+        unwell = _unwell(places, journal, service.invocation) if reached else ""
+        if reached and not unwell:
             well_seconds = well_seconds + 1 if service.invocation == well else 0
             well = service.invocation
             if well_seconds >= WELL_SECONDS:
@@ -288,12 +315,23 @@ def watch(host: Host, version: str, former: str, wait_seconds: float, wait: Wait
         wait(1)
         left -= 1
     within = f"within {wait_seconds:.0f} s"
+    if unwell:
+        return f"{unwell} {within}"
     if runs:
         return f"no gateway was reached {within}, and the agent said: {service.status}"
     if not is_new:
         return f"the service was not started anew {within}; it is {service.active}"
     ended = f"it was started {service.restarts} times again, its last exit status is {service.exit_status}"
     return f"it did not run {within}: the service is {service.active}, {ended}"
+
+
+def _unwell(places: Places, journal: Journal, invocation: str) -> str:
+    """Which sources of this process are in error, that were not before; empty: none."""
+    sources = read_sources(places, invocation)
+    if sources is None:
+        return "the new process did not say how its sources are"
+    failed = [f"{name}: {sources.get(name, 'gone')}" for name in journal.well if sources.get(name, "gone")]
+    return f"sources that were well before did not become it, {named(failed)}," if failed else ""
 
 
 def run(places: Places, host: Host, settings: Settings, wait: Wait = time.sleep) -> None:
