@@ -2,11 +2,11 @@
 
 Comes in: what `make packages` writes: SHA256SUMS, its signature, and the bytes of the files that it names, in order.
 Goes out: releases, whose packages orders name, and their bytes by offset. A release is announced whole (`begin`), its
-files' bytes come in parts (`append`), and it counts once each file has come and has its sum (`finish`); each is one
-transaction. A kill between two leaves a release that is never offered: the same `begin` goes on where it was, and one
-of which nothing came for `ABANDONED_US` goes with the next `begin`. A tenant has at most `MOST_RELEASES` and
-`MOST_BYTES`, which count from the announcement. Whether the signature is good is the host's to say, whose DBA has put
-the key there.
+files' bytes come in parts (`append`), and it counts once each file has come and has its sum: `compare` reads, and
+`settle` changes what was compared and nothing else. Each is one transaction. A kill between two leaves a release that
+is never offered: the same `begin` goes on where it was, and one of which nothing came for `ABANDONED_US` goes with the
+next `begin`. A tenant has at most `MOST_RELEASES` and `MOST_BYTES`, which count from the announcement. Whether the
+signature is good is the host's to say, whose DBA has put the key there.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Update, case, delete, func, insert, select, update
 
 from controlplane_api.errors import PackageInvalid, ReleaseInUse, ReleasesTooMany, ReleaseUnknown, UploadOutOfOrder
 from controlplane_api.models import AgentPackage, AgentPackagePiece, AgentRelease, AnyRow, Rollout, RolloutAgent
@@ -84,8 +84,7 @@ def begin(
     version = next(iter(files.values())).version
     former = _row(connection, tenant_id, version)
     if former is not None and former.sums == sums:
-        changed = {"signature": signature, "changed_at_us": at_us}
-        connection.execute(update(AgentRelease).where(AgentRelease.id == former.id).values(changed))
+        connection.execute(_changed(former.id, at_us).values(signature=signature))
         return version
     if former is not None:
         raise _invalid(f"version {version} is here with other sums; remove it first: menura upgrade remove {version}")
@@ -177,19 +176,27 @@ def append(
     ]
     connection.execute(insert(AgentPackagePiece), pieces)
     connection.execute(update(AgentPackage).where(AgentPackage.id == row.id).values(received_bytes=reached))
-    changed = update(AgentRelease).where(AgentRelease.id == row.release_id).values(changed_at_us=at_us)
-    connection.execute(changed)
+    connection.execute(_changed(row.release_id, at_us))
     return int(reached)
 
 
-def wrong_file(connection: Connection, tenant_id: int, version: str) -> AnyRow | None:
-    """A file of a release that is not complete, with an id and a name, whose bytes have another sum than was announced.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A release as it was when the sums of its files were compared; what is decided by it holds for no other state."""
 
-    Raises `ReleaseUnknown`, and `PackageInvalid` where a file has not come whole. Reads all bytes of the release.
+    release: AnyRow
+    #: a file whose bytes have another sum than was announced
+    wrong: AnyRow | None
+
+
+def compare(connection: Connection, tenant_id: int, version: str) -> Compared:
+    """The files of a release that is not complete with the sums that were announced. Reads all bytes of it.
+
+    Raises `ReleaseUnknown`, and `PackageInvalid` where a file has not come whole.
     """
     row = release_row(connection, tenant_id, version)
     if row.complete:
-        return None
+        return Compared(row, None)
     for file in connection.execute(select(AgentPackage).where(AgentPackage.release_id == row.id)).all():
         if file.received_bytes < file.size_bytes:
             raise _invalid(f"of {file.name} {file.received_bytes} of {file.size_bytes} bytes have come")
@@ -197,23 +204,41 @@ def wrong_file(connection: Connection, tenant_id: int, version: str) -> AnyRow |
         for data in _pieces(connection, file.id):
             digest.update(data)
         if digest.hexdigest() != file.sha256:
-            return file
-    return None
+            return Compared(row, file)
+    return Compared(row, None)
 
 
-def drop_bytes(connection: Connection, file: AnyRow) -> PackageInvalid:
-    """They go, so that the file can come anew; why."""
-    connection.execute(delete(AgentPackagePiece).where(AgentPackagePiece.package_id == file.id))
-    connection.execute(update(AgentPackage).where(AgentPackage.id == file.id).values(received_bytes=0))
-    return _invalid(f"the bytes of {file.name} have another sum than SHA256SUMS says; they were removed")
+def settle(connection: Connection, compared: Compared, at_us: int) -> bool:
+    """The release counts from now on, or the bytes of its wrong file go, so that the file can come anew.
+
+    False: it counted before. Raises `PackageInvalid` where it is not what was compared any more; nothing was changed.
+    """
+    if compared.release.complete:
+        return False
+    is_it = AgentRelease.id == compared.release.id
+    row = connection.execute(select(AgentRelease).where(is_it).with_for_update()).first()
+    if row is not None and row.complete and row.sums == compared.release.sums:
+        return False
+    if row is None or (row.changed_at_us, row.sums) != (compared.release.changed_at_us, compared.release.sums):
+        raise _invalid("they were changed while their sums were compared; run the same menura upgrade add again")
+    if compared.wrong is not None:
+        file_id = compared.wrong.id
+        connection.execute(delete(AgentPackagePiece).where(AgentPackagePiece.package_id == file_id))
+        connection.execute(update(AgentPackage).where(AgentPackage.id == file_id).values(received_bytes=0))
+    is_complete = compared.wrong is None
+    connection.execute(_changed(row.id, at_us).values(complete=is_complete))
+    return True
 
 
-def finish(connection: Connection, tenant_id: int, version: str, at_us: int) -> bool:
-    """The release, of which `wrong_file` found none, counts from now on; false: it did before."""
-    row = release_row(connection, tenant_id, version)
-    is_it = (AgentRelease.id == row.id, AgentRelease.complete.is_(False))
-    done = connection.execute(update(AgentRelease).where(*is_it).values(complete=True, changed_at_us=at_us))
-    return done.rowcount > 0
+def wrong_sum(name: str) -> PackageInvalid:
+    return _invalid(f"the bytes of {name} have another sum than SHA256SUMS says; they are not kept")
+
+
+def _changed(release_id: int, at_us: int) -> Update:
+    """Each change has a later time than the one before, so that `settle` sees it, whatever a clock does."""
+    last = AgentRelease.changed_at_us
+    later = case((last >= at_us, last + 1), else_=at_us)
+    return update(AgentRelease).where(AgentRelease.id == release_id).values(changed_at_us=later)
 
 
 def _pieces(connection: Connection, package_id: int) -> Iterator[bytes]:

@@ -12,7 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from menura.instants import now_us
-from sqlalchemy import BigInteger, Connection, bindparam, cast, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from controlplane_api.documents import problem_document
 from controlplane_api.models import Agent, AgentVersion, AnyRow, Rollout, RolloutAgent
@@ -22,26 +38,35 @@ from gateway.registry import Problem, VersionSeen
 
 TURN_US = 2_000_000
 MOST_STEP_US = 10_000_000
+#: between two looks at a rollout that is paused or halted, with nothing in work
+REST_US = 60_000_000
 #: that one turn settles, and rollouts that one call looks at
 AT_ONCE = 1_000
 #: a rollout that is cancelled hears so long of hosts that have an order which was withdrawn
 GRACE_US = 60_000_000
 ROLLOUTS_AT_ONCE = 100
+#: of a group's agents that are done, one of so many may be away for a moment
+AWAY_ONE_OF = 100
+AWAY_US = 60_000_000
 #: failed agents that a halt names
 NAMED = 3
 #: the group of a rollout that goes back
 EVERYBODY = "everybody"
 #: more than there are agents: none halts it
 MOST_FAILURES = 1_000_000_000
+#: of a rollout: a host has something of it in work
+HAS_WORK = exists(1).where(RolloutAgent.rollout_id == Rollout.id, RolloutAgent.state.in_(IN_WORK)).correlate(Rollout)
 
 
 def due(connection: Connection, at_us: int) -> Sequence[int]:
-    """Rollouts that were not looked at for `TURN_US`; one that seems to have been looked at later is of a clock that
-    went back."""
+    """Rollouts that were not looked at for `TURN_US`, or for `REST_US` where nothing can come of it.
+
+    One that seems to have been looked at later is of a clock that went back.
+    """
     looked = Rollout.looked_at_us
-    statement = select(Rollout.id).where(
-        Rollout.state.in_(OPEN), or_(looked <= at_us - TURN_US, looked > at_us + TURN_US)
-    )
+    rests = and_(Rollout.state.in_((RolloutState.PAUSED, RolloutState.HALTED)), ~HAS_WORK)
+    is_due = or_(and_(looked <= at_us - TURN_US, ~rests), looked <= at_us - REST_US, looked > at_us + TURN_US)
+    statement = select(Rollout.id).where(Rollout.state.in_(OPEN), is_due)
     return connection.execute(statement.order_by(looked).limit(ROLLOUTS_AT_ONCE)).scalars().all()
 
 
@@ -85,7 +110,13 @@ def _end_late_ones(connection: Connection, rollout_id: int, since_us: int) -> No
     agent = RolloutAgent
     late = (agent.rollout_id == rollout_id, agent.state.in_(IN_WORK), agent.since_us <= since_us)
     problem = {"reason": Reason.NOT_RETURNED, "code": "", "message": ""}
-    connection.execute(update(agent).where(*late).values(state=AgentState.FAILED, problem=problem))
+    _update_if_any(connection, late, state=AgentState.FAILED, problem=problem)
+
+
+def _update_if_any(connection: Connection, which: tuple[ColumnElement[bool], ...], **values: object) -> None:
+    """A database that tells gateways of changes tells of an UPDATE of no row too."""
+    if connection.execute(select(RolloutAgent.agent_id).where(*which).limit(1)).first() is not None:
+        connection.execute(update(RolloutAgent).where(*which).values(**values))
 
 
 def halt_if_failed(connection: Connection, rollout_id: int) -> None:
@@ -114,7 +145,7 @@ def halt_if_failed(connection: Connection, rollout_id: int) -> None:
 def withdraw(connection: Connection, rollout_id: int) -> None:
     """Offers that no host has answered; one that has it nevertheless says so, and is in work again."""
     is_offered = (RolloutAgent.rollout_id == rollout_id, RolloutAgent.state == AgentState.OFFERED)
-    connection.execute(update(RolloutAgent).where(*is_offered).values(state=AgentState.WAITING))
+    _update_if_any(connection, is_offered, state=AgentState.WAITING)
 
 
 def begin_back(connection: Connection, row: AnyRow, actor: str, at_us: int) -> int | None:
@@ -199,20 +230,35 @@ def _move_on(connection: Connection, row: AnyRow, have: frozenset[Form], at_us: 
     of_group = (agent.group_number == number, agent.skipped.is_(False))
     is_last = number == len(row.groups) - 1
     held = with_agents(row.id, agent.agent_id).where(*of_group, agent.state == AgentState.WAITING, holds(have))
-    done = with_agents(row.id, agent.agent_id).where(*of_group, agent.state == AgentState.DONE)
-    unwell = done.where(or_(Agent.connected.is_(False), ~runs_it()))
     has_any = connection.execute(with_agents(row.id, agent.agent_id).where(*of_group).limit(1)).first() is not None
-    has_done = connection.execute(done.limit(1)).first() is not None
-    is_whole = connection.execute(held.limit(1)).first() is None and (has_done or not has_any)
-    if is_whole and is_last:
+    is_held = connection.execute(held.limit(1)).first() is not None
+    if not is_held and is_last:
         _put(connection, row.id, state=RolloutState.DONE, ended_at_us=at_us)
         return
-    if not is_whole or connection.execute(unwell.limit(1)).first() is not None:
+    done = connection.execute(_done(row.id, of_group, at_us)).one()
+    is_whole = not is_held and (done.agents > 0 or not has_any)
+    if not is_whole or done.unwell > 0 or done.away * AWAY_ONE_OF > done.agents:
         _put(connection, row.id, whole_us=None)
     elif row.whole_us is None and row.wait_us > 0 and has_any:
         _put(connection, row.id, whole_us=row.clock_us)
     elif not has_any or row.clock_us - (row.whole_us or 0) >= row.wait_us:
         _put(connection, row.id, group_number=number + 1, whole_us=None)
+
+
+def _done(rollout_id: int, of_group: tuple[ColumnElement[bool], ...], at_us: int) -> Select[Any]:
+    """Agents of a group that are done; of them those that are away, and those that are not well.
+
+    Of a large group somebody is always away for a moment: the few that are do not begin the wait anew, before they have
+    been away for `AWAY_US`.
+    """
+    is_away = Agent.connected.is_(False)
+    unwell = or_(~runs_it(), and_(is_away, Agent.seen_at_us < at_us - AWAY_US))
+    counted = (
+        func.count().label("agents"),
+        func.coalesce(func.sum(case((is_away, 1), else_=0)), 0).label("away"),
+        func.coalesce(func.sum(case((unwell, 1), else_=0)), 0).label("unwell"),
+    )
+    return with_agents(rollout_id, *counted).where(*of_group, RolloutAgent.state == AgentState.DONE)
 
 
 def count(connection: Connection, rollout_id: int, states: Sequence[AgentState]) -> int:

@@ -207,6 +207,8 @@ class VersionSeen:
     state: str
     downloaded_bytes: int
     problem: Problem | None
+    #: of the agent that says it
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,7 +563,9 @@ class Registry(Protocol):
         """The agent's whole report, with its digest."""
 
     def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
-        """What an agent says that it runs, and how far it is with what was ordered; False: nobody knows the agent."""
+        """What an agent says that it runs, and how far it is with what was ordered; False: nobody knows the agent.
+
+        What was told before a report that is here already changes nothing."""
 
     def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
         """Generation of each agent's order that is in work; 0: none is. The gateway polls it."""

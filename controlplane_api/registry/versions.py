@@ -7,7 +7,7 @@ steps of rollouts that its word makes, and orders with the packages that they na
 from collections.abc import Collection
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, literal, or_, select
 
 from controlplane_api import rollout_turns
 from controlplane_api.documents import insert_into, problem_document
@@ -26,7 +26,12 @@ from gateway.registry import AgentName, PackageDesired, VersionDesired, VersionS
 
 
 def record(connection: Connection, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
-    """Of an agent that there is; what another one's name says is nobody's, for False."""
+    """Of an agent that there is; what another one's name says is nobody's, for False.
+
+    A report that was told before the one that is here changes nothing: a gateway may write what its stream brought
+    after another gateway has written what came later. Clocks of two gateways differ, so a report of the agent's newest
+    session counts too, where it answers no earlier order.
+    """
     agent = connection.execute(
         select(Agent.id).join_from(Agent, Tenant).where(Tenant.name == name[0], Agent.name == name[1])
     ).scalar()
@@ -43,11 +48,16 @@ def record(connection: Connection, name: AgentName, seen: VersionSeen, at_us: in
         "told_at_us": at_us,
     }
     rollouts = rollout_turns.concerned(connection, agent, seen)
-    connection.execute(
+    session = select(Agent.session).where(Agent.id == agent).scalar_subquery()
+    is_newest = and_(literal(clean_text(seen.session)) == session, AgentVersion.generation <= values["generation"])
+    is_later = or_(AgentVersion.told_at_us <= at_us, is_newest)
+    written = connection.execute(
         insert_into(connection, AgentVersion)
         .values(agent_id=agent, **values)
-        .on_conflict_do_update(index_elements=[AgentVersion.agent_id], set_=values)
+        .on_conflict_do_update(index_elements=[AgentVersion.agent_id], set_=values, where=is_later)
     )
+    if written.rowcount == 0:
+        return True
     for rollout_id in rollouts:
         rollout_turns.apply_word(connection, rollout_id, agent, seen)
     return True

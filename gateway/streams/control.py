@@ -81,7 +81,7 @@ class Control:
         self._sources: dict[str, SourceSeen] = {}
         #: the sources are others than the registry has heard of
         self._is_anew = True
-        self._upgrade = Upgrade(stream, parts, agent.name)
+        self._upgrade = Upgrade(stream, parts, agent)
         self._run_are(source_seen(hello.sources))
 
     async def serve(self) -> None:

@@ -16,6 +16,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PackageNotDesired
 from gateway.landing_parts import LandingParts
+from gateway.presence import AgentSession
 from gateway.quotas import ERROR_ROWS, VERSION_ROWS
 from gateway.registry import AgentName, PackageDesired, VersionDesired, VersionSeen
 from gateway.stream import AgentStream
@@ -25,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class Upgrade:
-    def __init__(self, stream: AgentStream, parts: LandingParts, name: AgentName) -> None:
+    def __init__(self, stream: AgentStream, parts: LandingParts, agent: AgentSession) -> None:
         self._stream = stream
         self._parts = parts
-        self._name = name
+        self._name: AgentName = agent.name
+        self._session = agent.session
         #: what the agent said last, with when; None: it has said nothing
         self._said: tuple[VersionSeen, int] | None = None
         self._is_recorded = True
@@ -40,7 +42,7 @@ class Upgrade:
     async def take(self, state: EffectiveVersion) -> None:
         self._stream.quota.rows.owe(VERSION_ROWS)
         at_us = now_us()
-        self._said = version_seen(state, at_us), at_us
+        self._said = version_seen(state, at_us, self._session), at_us
         await self._record()
 
     async def follow(self) -> None:

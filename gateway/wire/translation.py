@@ -105,7 +105,7 @@ def configurations_seen(state: EffectiveSources, at_us: int) -> tuple[Configurat
     )
 
 
-def version_seen(state: EffectiveVersion, at_us: int) -> VersionSeen:
+def version_seen(state: EffectiveVersion, at_us: int, session: str = "") -> VersionSeen:
     """Raises `PayloadInvalid` for a state that this gateway does not know: an agent is no newer than its gateway."""
     known = EffectiveVersion.State.DESCRIPTOR.values_by_number
     if state.state not in known or not state.state:
@@ -118,6 +118,7 @@ def version_seen(state: EffectiveVersion, at_us: int) -> VersionSeen:
         state=known[state.state].name,
         downloaded_bytes=clean_int64(state.downloaded_bytes),
         problem=problem_from(state.error, at_us) if state.HasField("error") else None,
+        session=session,
     )
 
 

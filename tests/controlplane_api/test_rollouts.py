@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from controlplane_api import agent_packages, rollout_turns, rollouts
 from controlplane_api.database import Database
-from controlplane_api.errors import ReleaseInUse, RequestInvalid, RolloutRuns, RolloutUnknown
-from controlplane_api.models import Rollout
+from controlplane_api.errors import PackageInvalid, ReleaseInUse, RequestInvalid, RolloutRuns, RolloutUnknown
+from controlplane_api.models import AgentPackage, Rollout
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.rollout_rows import forms, holds, reason, with_agents
 from controlplane_api.rollout_states import LEFT_OUT, Reason
@@ -21,6 +21,7 @@ from tests.controlplane_api.upgrade_facts import (
     connect,
     generations,
     order,
+    release_files,
     seen,
     states,
     tenant_id,
@@ -49,7 +50,7 @@ class Fleet:
 
     def say(self, rollout: int, agent: str, state: str, version: str = OLD, problem: Problem | None = None) -> None:
         generation = generations(self.database, rollout)[agent]
-        said = seen(version, state, generation, problem=problem)
+        said = seen(version, state, generation, problem=problem, session=f"session-{agent}")
         assert self.registry.record_version(("acme", agent), said, self.at_us)
 
     def state(self, rollout: int) -> tuple[str, int]:
@@ -319,3 +320,139 @@ def test_session_when_an_agent_is_older_then_it_is_named_and_recorded_as_any(fle
     with fleet.database.read() as connection:
         ((row, group, why),) = rollouts.planned(connection, tenant_id_of(fleet), order())
     assert (row.name, group, why) == ("old", "rest", Reason.VERSION_NOT_SAID)
+
+
+def test_packages_when_two_compare_sums_at_once_then_the_later_one_changes_nothing(fleet: Fleet) -> None:
+    files, sums = release_files("0.3.0", ("deb",))
+    ((name, data),) = files.items()
+    owner = tenant_id_of(fleet)
+    with fleet.database.write() as connection:
+        agent_packages.begin(connection, owner, sums, b"s", {name: len(data)}, 1)
+        agent_packages.append(connection, owner, "0.3.0", name, 0, b"x" * len(data), 1)
+    with fleet.database.read() as connection:
+        first = second = agent_packages.compare(connection, owner, "0.3.0")
+    assert first.wrong is not None
+    with fleet.database.write() as connection:
+        assert agent_packages.settle(connection, first, 1)
+    with fleet.database.write() as connection, pytest.raises(PackageInvalid, match="changed while"):
+        agent_packages.settle(connection, second, 1)
+    with fleet.database.write() as connection:  # it has come anew, and is good
+        agent_packages.append(connection, owner, "0.3.0", name, 0, data, 1)
+        assert agent_packages.settle(connection, agent_packages.compare(connection, owner, "0.3.0"), 1)
+    with fleet.database.write() as connection:
+        assert not agent_packages.settle(connection, second, 1)
+    with fleet.database.read() as connection:
+        row = connection.execute(select(AgentPackage).where(AgentPackage.name == name)).one()
+        assert agent_packages.read(connection, row.id, 0, row.size_bytes) == data[: agent_packages.PIECE_BYTES]
+
+
+def test_packages_when_a_release_is_announced_anew_then_a_comparison_from_before_does_not_complete_it(
+    fleet: Fleet,
+) -> None:
+    owner = tenant_id_of(fleet)
+
+    def bring(data: bytes) -> None:
+        agent_packages.begin(connection, owner, sums, b"s", {name: len(data)}, 1)
+        agent_packages.append(connection, owner, "0.3.0", name, 0, data, 1)
+
+    files, sums = release_files("0.3.0", ("deb",))
+    ((name, good),) = files.items()
+    with fleet.database.write() as connection:
+        bring(good)
+    with fleet.database.read() as connection:
+        compared = agent_packages.compare(connection, owner, "0.3.0")
+    with fleet.database.write() as connection:
+        agent_packages.remove(connection, owner, "0.3.0")
+        files, sums = release_files("0.3.0", ("rpm",))
+        ((name, good),) = files.items()
+        bring(b"x" * len(good))
+    with fleet.database.write() as connection, pytest.raises(PackageInvalid, match="changed while"):
+        agent_packages.settle(connection, compared, 1)
+
+
+def test_report_when_a_former_stream_is_written_last_then_what_was_told_later_stays(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b")
+    rollout = fleet.start(order())
+    fleet.turn()
+    now = seen(NEW, "RUNNING", 1)
+    assert fleet.registry.record_version(("acme", "a"), now, fleet.at_us + 100)
+    former = seen(OLD, "INSTALLING", 1, session="session-of-before")
+    assert fleet.registry.record_version(("acme", "a"), former, fleet.at_us + 50)
+    fleet.turns(3)
+    assert states(fleet.database, rollout) == {"a": "done", "b": "offered"}
+    # the newest session is believed, whatever its gateway's clock says
+    back = seen(OLD, "ROLLED_BACK", 1, session="session-a")
+    assert fleet.registry.record_version(("acme", "a"), back, fleet.at_us - 1_000 * SECOND + 5)
+    assert fleet.reasons(rollout)["a"] is Reason.OTHER_VERSION
+    # but for what it said of an earlier order
+    assert fleet.registry.record_version(("acme", "a"), seen(NEW, "RUNNING", 0, session="session-a"), 3)
+    assert fleet.reasons(rollout)["a"] is Reason.OTHER_VERSION
+
+
+def test_rollout_when_none_of_its_last_group_can_be_upgraded_then_it_is_done(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a")
+    connect(fleet.registry, "acme", "old-1", "old-2", version=None)
+    rollout = fleet.start(order())
+    fleet.turn()
+    fleet.say(rollout, "a", "RUNNING", NEW)
+    fleet.turns(4)
+    assert fleet.state(rollout) == ("done", 1)
+    with fleet.database.write() as connection:
+        back = rollouts.back(connection, tenant_id(connection, "acme"), "admin", fleet.at_us)
+    fleet.turn()
+    fleet.say(back, "a", "REFUSED", NEW)
+    fleet.turns(2)
+    assert fleet.state(back)[0] == "done"
+    assert states(fleet.database, back) == {"a": "failed"}
+
+
+def test_wait_when_one_of_a_large_group_is_away_then_it_begins_anew_only_where_that_lasts(fleet: Fleet) -> None:
+    names = [f"a-{number:03}" for number in range(120)]
+    connect(fleet.registry, "acme", *names, "b")
+    rollout = fleet.start(order(Group("many", ("a-*",)), Group("rest", ("*",)), at_once=200, wait_us=20 * SECOND))
+    fleet.turn()
+    for name in names:
+        fleet.say(rollout, name, "RUNNING", NEW)
+    fleet.turns(6)
+    fleet.registry.record_agent_gone("acme", names[0], f"session-{names[0]}", fleet.at_us)
+    fleet.turns(6)
+    assert fleet.state(rollout) == ("running", 1)  # one of 120, for 12 s
+
+
+def test_wait_when_some_of_a_large_group_stay_away_then_it_is_not_over(fleet: Fleet) -> None:
+    names = [f"a-{number:03}" for number in range(120)]
+    connect(fleet.registry, "acme", *names, "b")
+    rollout = fleet.start(order(Group("many", ("a-*",)), Group("rest", ("*",)), at_once=200, wait_us=90 * SECOND))
+    fleet.turn()
+    for name in names:
+        fleet.say(rollout, name, "RUNNING", NEW)
+    fleet.turn()
+    fleet.registry.record_agent_gone("acme", names[0], f"session-{names[0]}", fleet.at_us)
+    fleet.turns(80)  # it is longer away than one may
+    assert fleet.state(rollout) == ("running", 0)
+    connect(fleet.registry, "acme", names[0], version=None)
+    fleet.turns(40)
+    fleet.registry.record_agent_gone("acme", names[0], f"session-{names[0]}", fleet.at_us)
+    fleet.registry.record_agent_gone("acme", names[1], f"session-{names[1]}", fleet.at_us)
+    fleet.turns(10)  # two are more than one of a hundred
+    assert fleet.state(rollout) == ("running", 0)
+
+
+def test_turns_when_a_rollout_is_paused_then_they_are_rare_and_change_no_agent(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a", "b")
+    fleet.start(order())
+    fleet.turn()
+    with fleet.database.write() as connection:
+        rollouts.pause(connection, tenant_id(connection, "acme"))
+    statements: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement)
+
+    event.listen(fleet.database.engine, "before_cursor_execute", note)
+    moved = []
+    for _ in range(60):
+        fleet.at_us += 2 * SECOND
+        moved.append(fleet.registry.move_rollouts(fleet.at_us))
+    assert sum(moved) == 2
+    assert not [each for each in statements if each.startswith("UPDATE rollout_agent")]

@@ -5,16 +5,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from menura.instants import now_us
 from sqlalchemy import select
 
 from controlplane_api import agent_packages, rollout_turns
 from controlplane_api.api import requests
 from controlplane_api.database import Database
-from controlplane_api.models import AgentPackagePiece, AuditEntry
+from controlplane_api.models import AgentPackage, AgentPackagePiece, AuditEntry
 from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
-from tests.controlplane_api.upgrade_facts import NEW, OLD, connect, generations, package_rows, release_files, seen
+from tests.controlplane_api.upgrade_facts import (
+    NEW,
+    OLD,
+    connect,
+    generations,
+    package_rows,
+    release_files,
+    seen,
+    tenant_id,
+)
+from tests.stack import http_client
 
 
 @pytest.fixture
@@ -75,12 +86,30 @@ def test_packages_when_a_file_has_another_sum_then_it_is_refused_and_never_offer
     refused = upgrade(api, "add", str(folder))
     assert refused.returncode != 0
     assert "another sum" in refused.stderr
+    assert audited(database) == ["add release", "complete release"]
     assert "half uploaded" in upgrade(api, "packages").stdout
     connect(SqlRegistry(database), "acme", "a")
     assert "has not come whole" in upgrade(api, "start", NEW).stderr
     bad.write_bytes(whole)
     assert upgrade(api, "add", str(folder)).returncode == 0
     assert "half" not in upgrade(api, "packages").stdout
+
+
+def test_packages_when_a_completion_is_only_planned_then_the_wrong_bytes_stay(api: str, database: Database) -> None:
+    files, sums = release_files(NEW, ("deb",))
+    ((name, data),) = files.items()
+    with database.write() as connection:
+        owner = tenant_id(connection, "acme")
+        agent_packages.begin(connection, owner, sums, b"s", {name: len(data)}, now_us())
+        agent_packages.append(connection, owner, NEW, name, 0, b"x" * len(data), now_us())
+    path = f"/api/v1/tenants/acme/agent-releases/{NEW}/complete"
+    for planned, left in ((True, len(data)), (False, 0)):
+        with http_client(api) as client:
+            answer = client.post(path, params={"dry_run": planned}, json={})
+        assert (answer.status_code, "another sum" in answer.text) == (422, True)
+        with database.read() as connection:
+            assert connection.execute(select(AgentPackage.received_bytes)).scalar_one() == left
+        assert len(audited(database)) == (0 if left else 1)
 
 
 def test_packages_when_an_upload_breaks_off_then_it_goes_on_or_goes_away(
@@ -90,8 +119,6 @@ def test_packages_when_an_upload_breaks_off_then_it_goes_on_or_goes_away(
     files, sums = release_files(NEW)
     sizes = {name: len(data) for name, data in files.items()}
     with database.write() as connection:
-        from tests.controlplane_api.upgrade_facts import tenant_id  # noqa: PLC0415
-
         owner = tenant_id(connection, "acme")
         agent_packages.begin(connection, owner, sums, b"signature", sizes, 1)
         name = next(iter(files))

@@ -41,14 +41,20 @@ def add_release(database: Database, tenant: str, version: str, ends: Sequence[st
         assert agent_packages.begin(connection, owner, sums, b"signature", sizes, 1) == version
         for name, data in files.items():
             agent_packages.append(connection, owner, version, name, 0, data, 1)
-        assert agent_packages.wrong_file(connection, owner, version) is None
-        assert agent_packages.finish(connection, owner, version, 1)
+        compared = agent_packages.compare(connection, owner, version)
+        assert compared.wrong is None
+        assert agent_packages.settle(connection, compared, 1)
 
 
 def seen(
-    version: str, state: str = "RUNNING", generation: int = 0, form: str = "deb", problem: Problem | None = None
+    version: str,
+    state: str = "RUNNING",
+    generation: int = 0,
+    form: str = "deb",
+    problem: Problem | None = None,
+    session: str = "",
 ) -> VersionSeen:
-    return VersionSeen(generation, version, form, "x86_64", state, 0, problem)
+    return VersionSeen(generation, version, form, "x86_64", state, 0, problem, session)
 
 
 def connect(registry: SqlRegistry, tenant: str, *agents: str, version: str | None = OLD, form: str = "deb") -> None:

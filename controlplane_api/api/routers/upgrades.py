@@ -101,18 +101,20 @@ def complete_release(
     """All files have come: their sums are compared, and the version can be ordered. A file with another sum goes."""
     with database.read() as connection:
         owner = upgrade_queries.tenant_id(connection, tenant)
-        wrong = agent_packages.wrong_file(connection, owner, release)
-    if wrong is not None:
-        with database.write() as connection:
-            refused = agent_packages.drop_bytes(connection, wrong)
-        raise refused
+        compared = agent_packages.compare(connection, owner, release)
 
     def act(connection: Connection) -> ReleaseView:
-        if agent_packages.finish(connection, owner, release, now_us()):
-            audit.record(connection, tenant, write.actor, "complete release", found=release)
+        if agent_packages.settle(connection, compared, now_us()):
+            wrong = compared.wrong
+            found = release if wrong is None else f"{release}: bytes of {wrong.name} had another sum, and were removed"
+            audit.record(connection, tenant, write.actor, "complete release", found=found)
         return upgrade_queries.releases(connection, owner, release)[0]
 
-    return write.run(ReleaseView, act)
+    answer = write.run(ReleaseView, act)
+    for file in () if answer.complete else answer.packages:
+        if file.received_bytes < file.size_bytes:
+            raise agent_packages.wrong_sum(file.name)
+    return answer
 
 
 @router.delete("/agent-releases/{release}", responses=refusals(ReleaseUnknown, ReleaseInUse, *KEYED))
