@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, n
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from controlplane_api.models import Agent, AgentPackage, AgentRelease, AgentVersion, AnyRow, Rollout, RolloutAgent
-from controlplane_api.rollout_states import IN_WORK, OPEN, AgentState, Reason, RolloutState
+from controlplane_api.rollout_states import ANSWERS, IN_WORK, OPEN, AgentState, Reason, RolloutState
 
 #: version, form and machine of a package
 Form = tuple[str, str, str]
@@ -35,6 +35,11 @@ AGENT_IS_BUSY = (
     exists(1)
     .where(_OTHER.agent_id == Agent.id, _OTHERS.id == _OTHER.rollout_id, _OTHERS.state.in_(OPEN), HAS_ORDER)
     .correlate(Agent)
+)
+#: of an agent, by `AgentVersion`: its last order is not answered to its end, so that its host may have it still
+IS_UNANSWERED = and_(
+    AgentVersion.ordered > 0,
+    or_(AgentVersion.generation < AgentVersion.ordered, AgentVersion.state.not_in(ANSWERS)),
 )
 
 
@@ -116,7 +121,7 @@ FACTS = (
     AgentVersion.machine,
     AgentVersion.generation.label("said_generation"),
     AgentVersion.downloaded_bytes,
-    IS_BUSY.label("is_busy"),
+    or_(IS_BUSY, and_(runs_it(), IS_UNANSWERED)).label("is_busy"),
 )
 
 

@@ -32,6 +32,8 @@ class AgentState(StrEnum):
 OPEN = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.HALTED, RolloutState.CANCELLING)
 #: of agents that have an order
 IN_WORK = (AgentState.OFFERED, AgentState.DOWNLOADING, AgentState.INSTALLING)
+#: what an agent says where its host has no order of that generation any more
+ANSWERS = ("RUNNING", "ROLLED_BACK", "REFUSED")
 
 
 class Reason(StrEnum):

@@ -32,7 +32,16 @@ from sqlalchemy import (
 
 from controlplane_api.documents import problem_document
 from controlplane_api.models import Agent, AgentVersion, AnyRow, Rollout, RolloutAgent
-from controlplane_api.rollout_rows import IS_BUSY, Form, can_be_ordered, forms, holds, runs_it, with_agents
+from controlplane_api.rollout_rows import (
+    IS_BUSY,
+    IS_UNANSWERED,
+    Form,
+    can_be_ordered,
+    forms,
+    holds,
+    runs_it,
+    with_agents,
+)
 from controlplane_api.rollout_states import IN_WORK, OPEN, AgentState, Reason, RolloutState
 from gateway.registry import Problem, VersionSeen
 
@@ -180,7 +189,9 @@ def begin_back(connection: Connection, row: AnyRow, actor: str, at_us: int) -> i
 def _settle(connection: Connection, row: AnyRow) -> None:
     """Waiting agents of groups that have their turn which run the version already."""
     agent = RolloutAgent
-    waiting = (agent.state == AgentState.WAITING, agent.group_number <= row.group_number, runs_it(), ~IS_BUSY)
+    waiting = [agent.state == AgentState.WAITING, agent.group_number <= row.group_number, runs_it(), ~IS_BUSY]
+    if row.back_of is not None:  # the host may have the order yet, which it is told to forget
+        waiting.append(~IS_UNANSWERED)
     found = with_agents(row.id, agent.agent_id).where(*waiting).order_by(agent.agent_id).limit(AT_ONCE)
     ids = connection.execute(found).scalars().all()
     if ids:
@@ -197,12 +208,18 @@ def _offer(connection: Connection, row: AnyRow, have: frozenset[Form], room: int
         return 0
     agent = RolloutAgent
     waiting = (agent.state == AgentState.WAITING, agent.group_number <= row.group_number, can_be_ordered(have))
-    columns = (agent.agent_id, AgentVersion.version, AgentVersion.ordered, AgentVersion.generation)
+    # the number behind an order that is not answered is that of its withdrawal
+    unanswered = case((IS_UNANSWERED, 1), else_=0).label("withdrawn")
+    columns = (agent.agent_id, AgentVersion.version, AgentVersion.ordered, AgentVersion.generation, unanswered)
     found = with_agents(row.id, *columns).where(*waiting).order_by(agent.group_number, agent.agent_id)
     rows = connection.execute(found.limit(min(room, AT_ONCE))).all()
     if rows:
         orders = [
-            {"of_agent": each.agent_id, "to": max(each.ordered, each.generation) + 1, "runs": each.version}
+            {
+                "of_agent": each.agent_id,
+                "to": max(each.ordered + each.withdrawn, each.generation) + 1,
+                "runs": each.version,
+            }
             for each in rows
         ]
         connection.execute(_ORDER, [order | {"of_rollout": row.id, "at": row.clock_us} for order in orders])
@@ -274,6 +291,8 @@ def _put(connection: Connection, rollout_id: int, **values: object) -> None:
 def heard(state: str, generation: int, target: str, seen: VersionSeen) -> AgentState | None:
     """What an agent of a rollout becomes by its own word; None: it stays. See `rollout_states` for all that there is.
 
+    The generation behind the order's own is that of its withdrawal: a host that had it in work already ends it so.
+
     >>> seen = VersionSeen(3, "0.2.0", "deb", "x86_64", "RUNNING", 0, None)
     >>> heard("installing", 3, "0.2.0", seen), heard("installing", 3, "0.3.0", seen)
     (<AgentState.DONE: 'done'>, None)
@@ -282,7 +301,9 @@ def heard(state: str, generation: int, target: str, seen: VersionSeen) -> AgentS
         return None
     if seen.state == "RUNNING":
         return AgentState.DONE if seen.version == target else None
-    if not generation or seen.generation != generation:
+    if not generation or seen.generation not in (generation, generation + 1):
+        return None
+    if seen.generation > generation and state == AgentState.FAILED:
         return None
     if seen.state in ("ROLLED_BACK", "REFUSED"):
         return AgentState.FAILED

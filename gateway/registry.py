@@ -226,11 +226,11 @@ class PackageDesired:
 
 @dataclass(frozen=True, slots=True)
 class VersionDesired:
-    """What an agent shall run; see menura.v1.DesiredVersion."""
+    """What an agent shall run; see menura.v1.DesiredVersion. No packages: its order is withdrawn."""
 
     generation: int
-    package: PackageDesired
-    way_back: PackageDesired
+    package: PackageDesired | None
+    way_back: PackageDesired | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,10 +568,12 @@ class Registry(Protocol):
         What was told before a report that is here already changes nothing."""
 
     def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
-        """Generation of each agent's order that is in work; 0: none is. The gateway polls it."""
+        """Generation of each agent's order that is in work, or of a withdrawal that it has not answered; 0: none is.
+
+        The gateway polls it."""
 
     def desired_version(self, name: AgentName) -> VersionDesired | None:
-        """What the agent shall run; None: nothing is ordered."""
+        """What the agent shall run, or that its order is withdrawn; None: nothing is ordered."""
 
     def package_piece(self, package_id: int, offset: int, size_bytes: int) -> bytes:
         """At most 128 KiB of a package from there, fewer only at its end; empty: it is gone."""

@@ -7,7 +7,7 @@ steps of rollouts that its word makes, and orders with the packages that they na
 from collections.abc import Collection
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import Connection, and_, func, literal, or_, select
+from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 
 from controlplane_api import rollout_turns
 from controlplane_api.documents import insert_into, problem_document
@@ -21,6 +21,7 @@ from controlplane_api.models import (
     RolloutAgent,
     Tenant,
 )
+from controlplane_api.rollout_rows import IS_UNANSWERED
 from controlplane_api.rollout_states import IN_WORK, OPEN
 from gateway.registry import AgentName, PackageDesired, VersionDesired, VersionSeen
 
@@ -64,7 +65,10 @@ def record(connection: Connection, name: AgentName, seen: VersionSeen, at_us: in
 
 
 def orders(connection: Connection, names: Collection[AgentName]) -> dict[AgentName, int]:
-    """Generation of each agent's order that is in work; 0: it has none. There are few, whatever there is of agents."""
+    """Generation of each agent's order that is in work, or of the withdrawal of one that is over and not answered.
+
+    0: its host has none. There are few, whatever there is of agents.
+    """
     found = (
         select(Tenant.name.label("tenant"), Agent.name, func.max(RolloutAgent.generation).label("generation"))
         .select_from(RolloutAgent)
@@ -76,12 +80,33 @@ def orders(connection: Connection, names: Collection[AgentName]) -> dict[AgentNa
         )
         .group_by(Tenant.name, Agent.name)
     )
-    ordered = {(row.tenant, row.name): row.generation for row in connection.execute(found)}
+    ordered = {(row.tenant, row.name): row.generation for row in connection.execute(_withdrawn())}
+    ordered.update({(row.tenant, row.name): row.generation for row in connection.execute(found)})
     return {name: ordered.get(name, 0) for name in names}
 
 
+def _withdrawn() -> Select[str, str, int]:
+    """Agents whose last order is not answered, with the generation that withdraws it, which no order has."""
+    return (
+        select(Tenant.name.label("tenant"), Agent.name, (AgentVersion.ordered + 1).label("generation"))
+        .select_from(AgentVersion)
+        .join(Agent, Agent.id == AgentVersion.agent_id)
+        .join(Tenant, Tenant.id == Agent.tenant_id)
+        .where(IS_UNANSWERED)
+    )
+
+
+def _withdrawal(connection: Connection, name: AgentName) -> VersionDesired | None:
+    found = _withdrawn().where(Tenant.name == name[0], Agent.name == name[1])
+    row = connection.execute(found).first()
+    return None if row is None else VersionDesired(row.generation, None, None)
+
+
 def desired(connection: Connection, name: AgentName) -> VersionDesired | None:
-    """What the agent shall run, with the way back; None: nothing is ordered, or a package of the two is gone."""
+    """What the agent shall run, with the way back, or that its order is withdrawn.
+
+    None: nothing is ordered, and its host has answered the last order; or a package of the two is gone.
+    """
     order = connection.execute(
         select(
             RolloutAgent.generation, RolloutAgent.version, RolloutAgent.former_version, Agent.tenant_id,
@@ -97,7 +122,7 @@ def desired(connection: Connection, name: AgentName) -> VersionDesired | None:
         .limit(1)
     ).first()  # fmt: skip
     if order is None:
-        return None
+        return _withdrawal(connection, name)
     statement = select(AgentPackage, AgentRelease.version, AgentRelease.sums, AgentRelease.signature).join(
         AgentRelease, AgentRelease.id == AgentPackage.release_id
     )

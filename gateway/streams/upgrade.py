@@ -1,9 +1,9 @@
 """A Control_Config stream's share of upgrades: what the agent runs, what it shall run, and its bytes.
 
 Comes in: EffectiveVersion, PackageRequest. Goes out: DesiredVersion, when the agent has said its version once on this
-stream and its order is another one than was sent; PackagePiece, for packages of that order alone. A report that the
-database could not take is told again with the next look: an order may wait for it. All else begins anew with the next
-stream.
+stream and its order is another one than was sent, or is withdrawn; PackagePiece, for packages of that order alone. A
+report that the database could not take is told again with the next look: an order may wait for it. All else begins
+anew with the next stream.
 """
 
 import logging
@@ -61,7 +61,8 @@ class Upgrade:
         self._looked = desired.generation
         await self._stream.send(StreamRequest(desired_version=_message(desired)))
         said = "command sent: %s: desired_version %s, generation %s"
-        self._log(logging.INFO, said, self._stream.key, desired.package.version, desired.generation)
+        version = "none" if desired.package is None else desired.package.version
+        self._log(logging.INFO, said, self._stream.key, version, desired.generation)
 
     async def give(self, request: PackageRequest) -> None:
         """A piece of a package that the agent shall run, or an error; the stream goes on."""
@@ -69,14 +70,15 @@ class Upgrade:
         if order is None or self._parts.orders.current(self._name) not in (None, order.generation):
             self._refuse("nothing is ordered for it now")
             return
-        package = next((one for one in (order.package, order.way_back) if one.sha256 == request.sha256), None)
+        ordered = [one for one in (order.package, order.way_back) if one is not None]
+        package = next((one for one in ordered if one.sha256 == request.sha256), None)
         if package is None or request.offset >= package.size_bytes:
             self._refuse(
                 f"{clean_text(request.sha256, MAX_NAME_CHARS)!r} from {request.offset} is nothing of its order"
             )
             return
         packages = self._parts.packages
-        if not packages.may_have(self._name, order.generation, order.package.size_bytes + order.way_back.size_bytes):
+        if not packages.may_have(self._name, order.generation, sum(one.size_bytes for one in ordered)):
             self._refuse("it has had the packages of its order many times")
             return
         call, offset = self._parts.registry.package_piece, request.offset
@@ -125,12 +127,16 @@ def _message(desired: VersionDesired) -> DesiredVersion:
     )
 
 
-def _package(one: PackageDesired) -> AgentPackage:
-    return AgentPackage(
-        version=one.version,
-        name=one.name,
-        sha256=one.sha256,
-        size_bytes=one.size_bytes,
-        sums=one.sums,
-        signature=one.signature,
+def _package(one: PackageDesired | None) -> AgentPackage | None:
+    return (
+        None
+        if one is None
+        else AgentPackage(
+            version=one.version,
+            name=one.name,
+            sha256=one.sha256,
+            size_bytes=one.size_bytes,
+            sums=one.sums,
+            signature=one.signature,
+        )
     )

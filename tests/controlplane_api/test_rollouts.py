@@ -13,7 +13,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.rollout_rows import forms, holds, reason, with_agents
 from controlplane_api.rollout_states import LEFT_OUT, Reason
 from controlplane_api.rollouts import Group, Order
-from gateway.registry import AgentSeen, Problem
+from gateway.registry import AgentSeen, Problem, VersionDesired
 from tests.controlplane_api.upgrade_facts import (
     NEW,
     OLD,
@@ -51,6 +51,14 @@ class Fleet:
     def say(self, rollout: int, agent: str, state: str, version: str = OLD, problem: Problem | None = None) -> None:
         generation = generations(self.database, rollout)[agent]
         said = seen(version, state, generation, problem=problem, session=f"session-{agent}")
+        assert self.registry.record_version(("acme", agent), said, self.at_us)
+
+    def forget(self, rollout: int, agent: str, state: str = "RUNNING", version: str = OLD) -> None:
+        """The agent has removed its order, which was withdrawn, and says so."""
+        withdrawn = generations(self.database, rollout)[agent] + 1
+        assert self.registry.version_orders([("acme", agent)]) == {("acme", agent): withdrawn}
+        assert self.registry.desired_version(("acme", agent)) == VersionDesired(withdrawn, None, None)
+        said = seen(version, state, withdrawn, session=f"session-{agent}")
         assert self.registry.record_version(("acme", agent), said, self.at_us)
 
     def state(self, rollout: int) -> tuple[str, int]:
@@ -196,6 +204,9 @@ def test_halt_when_the_way_back_was_asked_for_then_agents_that_run_it_are_given_
     assert fleet.reasons(back.id)["c"] is Reason.OTHER_ORDER
     fleet.turns(35)
     assert fleet.state(rollout)[0] == "cancelled"
+    assert states(fleet.database, back.id)["c"] == "waiting"
+    fleet.forget(rollout, "c")
+    fleet.turn()
     assert fleet.state(back.id)[0] == "done"
 
 
@@ -223,6 +234,7 @@ def test_back_when_somebody_orders_it_then_all_who_changed_go_back_and_those_in_
     fleet.turn()
     assert states(fleet.database, back)["b"] == "offered"
     fleet.say(back, "b", "RUNNING", OLD)
+    fleet.forget(rollout, "c")
     fleet.turns(35)
     assert states(fleet.database, back) == {"a": "done", "b": "done", "c": "done"}
     assert (fleet.state(rollout)[0], fleet.state(back)[0]) == ("cancelled", "done")
@@ -292,6 +304,8 @@ def test_commands_when_the_rollout_is_not_so_then_they_are_refused_and_nothing_c
         rollouts.pause(connection, tenant_id(connection, "acme"))
     fleet.turns(2)
     assert states(fleet.database, rollout) == {"a": "waiting"}
+    fleet.forget(rollout, "a")
+    assert fleet.registry.version_orders([("acme", "a")]) == {("acme", "a"): 0}
     assert fleet.registry.desired_version(("acme", "a")) is None
     with fleet.database.write() as connection:
         rollouts.cancel(connection, tenant_id(connection, "acme"))
@@ -456,3 +470,57 @@ def test_turns_when_a_rollout_is_paused_then_they_are_rare_and_change_no_agent(f
         moved.append(fleet.registry.move_rollouts(fleet.at_us))
     assert sum(moved) == 2
     assert not [each for each in statements if each.startswith("UPDATE rollout_agent")]
+
+
+def test_back_when_a_host_does_not_answer_its_order_then_it_is_not_done_before_it_has_forgotten_it(
+    fleet: Fleet,
+) -> None:
+    connect(fleet.registry, "acme", "a")
+    rollout = fleet.start(order(return_us=60 * SECOND))
+    fleet.turn()
+    fleet.say(rollout, "a", "INSTALLING")
+    with fleet.database.write() as connection:
+        back = rollouts.back(connection, tenant_id(connection, "acme"), "admin", fleet.at_us)
+    fleet.turns(100)
+    assert fleet.state(rollout)[0] == "cancelled"
+    assert states(fleet.database, back) == {"a": "waiting"}
+    assert fleet.reasons(back)["a"] is Reason.OTHER_ORDER
+    fleet.forget(rollout, "a", "INSTALLING")  # its host is at work nevertheless
+    fleet.turns(2)
+    assert states(fleet.database, back) == {"a": "waiting"}
+    fleet.forget(rollout, "a", "RUNNING", NEW)  # and has installed it
+    fleet.turn()
+    assert states(fleet.database, back) == {"a": "offered"}
+    assert generations(fleet.database, back)["a"] == 3
+    fleet.say(back, "a", "RUNNING", OLD)
+    fleet.turn()
+    assert fleet.state(back)[0] == "done"
+
+
+def test_order_when_it_is_withdrawn_and_begun_nevertheless_then_it_ends_as_its_host_says(fleet: Fleet) -> None:
+    connect(fleet.registry, "acme", "a")
+    rollout = fleet.start(order())
+    fleet.turn()
+    with fleet.database.write() as connection:
+        rollouts.pause(connection, tenant_id(connection, "acme"))
+    fleet.forget(rollout, "a", "INSTALLING")
+    assert states(fleet.database, rollout) == {"a": "installing"}
+    said = seen(OLD, "ROLLED_BACK", 2, session="session-a")
+    assert fleet.registry.record_version(("acme", "a"), said, fleet.at_us)
+    assert fleet.state(rollout)[0] == "halted"
+    assert states(fleet.database, rollout) == {"a": "failed"}
+
+
+def test_order_when_an_agent_has_not_answered_its_withdrawal_then_the_next_one_has_a_number_of_its_own(
+    fleet: Fleet,
+) -> None:
+    connect(fleet.registry, "acme", "a")
+    fleet.start(order())
+    fleet.turn()
+    with fleet.database.write() as connection:
+        rollouts.pause(connection, tenant_id(connection, "acme"))
+    assert fleet.registry.version_orders([("acme", "a")]) == {("acme", "a"): 2}
+    with fleet.database.write() as connection:
+        rollouts.resume(connection, tenant_id(connection, "acme"))
+    fleet.turn()
+    assert fleet.registry.version_orders([("acme", "a")]) == {("acme", "a"): 3}

@@ -265,3 +265,37 @@ def test_fleet_when_an_agent_is_older_then_it_streams_on_and_is_given_nothing(
             assert not [one for one in control.unread if one.WhichOneof("payload") == "desired_version"]
 
     asyncio.run(scenario())
+
+
+def test_order_when_it_is_withdrawn_then_the_agent_is_told_until_it_answers(
+    tmp_path: Path, opened: tuple[Database, SqlRegistry]
+) -> None:
+    database, registry = opened
+
+    async def scenario() -> None:
+        said = {"version": OLD, "format": "deb", "machine": "x86_64"}
+        async with running_gateway(tmp_path / "landing", registry, rollout_seconds=0.02) as address:
+            async with scripted_agent(address, agent="db-1") as agent:
+                control = await agent.open("Control_Config")
+                await control.send(effective_version=EffectiveVersion(state=EffectiveVersion.RUNNING, **said))
+                await eventually("its version", lambda: ("acme", "db-1") in versions_said(database))
+                start(database, order())
+                desired = await control.expect("desired_version")
+                assert (desired.generation, desired.HasField("package")) == (1, True)
+                with database.write() as connection:
+                    rollouts.pause(connection, tenant_id(connection, "acme"))
+                withdrawn = await control.expect("desired_version")
+                assert (withdrawn.generation, withdrawn.HasField("package")) == (2, False)
+                await control.send(package_request=PackageRequest(sha256=desired.package.sha256, offset=0))
+                assert (await control.expect("error")).code == "PACKAGE_NOT_DESIRED"
+            async with scripted_agent(address, agent="db-1") as agent:
+                control = await agent.open("Control_Config")
+                await control.send(effective_version=EffectiveVersion(state=EffectiveVersion.RUNNING, **said))
+                again = await control.expect("desired_version")
+                assert again == withdrawn
+                answer = EffectiveVersion(generation=again.generation, state=EffectiveVersion.RUNNING, **said)
+                await control.send(effective_version=answer)
+                name = ("acme", "db-1")
+                await eventually("its answer", lambda: registry.version_orders([name]) == {name: 0})
+
+    asyncio.run(scenario())
