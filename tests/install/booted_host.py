@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,41 @@ exec env -i container=menura PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -c \\
 """
 
 
+#: what the above needs of a machine that may itself be a container
+_SPACES = ("--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net", "--cgroup")
+_PROBE = """
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/cgroup
+if [ -d /sys/fs/cgroup/systemd ]; then
+    mount -t cgroup -o none,name=systemd cgroup /mnt/cgroup
+else
+    mount -t cgroup2 cgroup2 /mnt/cgroup
+fi
+"""
+
+
+@cache
+def _what_is_missing() -> str:
+    """Why this machine can't boot another one in namespaces; empty: it can."""
+    probe = ["unshare", *_SPACES, "--propagation", "private", "sh", "-ec", _PROBE]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return done.stderr.strip() or f"unshare ended with {done.returncode}"
+    try:
+        for folder in _groups(f"menura-{os.getpid()}-probe"):
+            folder.mkdir()
+            folder.rmdir()
+    except OSError as refused:
+        return str(refused)
+    return ""
+
+
+def _groups(name: str) -> list[Path]:
+    """Of a host, in each hierarchy of cgroups that systemd uses."""
+    found = [_CGROUPS / each / name for each in ("systemd", "unified") if (_CGROUPS / each).is_dir()]
+    return found or [_CGROUPS / name]
+
+
 @dataclass
 class BootedHost:
     root: Path
@@ -60,14 +96,11 @@ class BootedHost:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def boot(self) -> None:
-        group = f"menura-{os.getpid()}-{self.root.name}"
-        folders = [_CGROUPS / name / group for name in ("systemd", "unified") if (_CGROUPS / name).is_dir()]
-        folders = folders or [_CGROUPS / group]
+        folders = _groups(f"menura-{os.getpid()}-{self.root.name}")
         for folder in folders:
             folder.mkdir(exist_ok=True)
         entered = "; ".join(f"echo $$ >{folder}/cgroup.procs" for folder in folders)
-        spaces = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net", "--cgroup"]
-        within = f"unshare {' '.join(spaces)} --propagation private sh -ec {shlex.quote(_BOOT)}"
+        within = f"unshare {' '.join(_SPACES)} --propagation private sh -ec {shlex.quote(_BOOT)}"
         words = ["sh", "-ec", f'{entered}; exec {within} "$0"', str(self.root)]
         holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
         self._open.callback(_end, holder, folders)
@@ -134,6 +167,8 @@ def booted_host(folder: Path, doors: Mapping[int, int]) -> Iterator[BootedHost]:
     if not (UNPACKED / "ready").exists():
         assert "CI" not in os.environ, ".ci/setup agent-host unpacks a host"
         pytest.skip("needs root and a bare Debian: .ci/setup agent-host")
+    if _what_is_missing():
+        pytest.skip(f"no host can be booted here: {_what_is_missing()}")
     subprocess.run(["cp", "--archive", "--reflink=auto", str(UNPACKED), str(folder)], check=True)
     host = BootedHost(folder, doors)
     try:
