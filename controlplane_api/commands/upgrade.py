@@ -1,6 +1,7 @@
 """`menura upgrade`: versions of the agent and rollouts, from a terminal."""
 
 import base64
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -156,7 +157,7 @@ def start(
     order = {
         "version": version,
         "groups": [read_group(text) for text in group or []],
-        "wait_seconds": 0 if wait == "0" else seconds_of(wait, MOST_SECONDS, "--wait"),
+        "wait_seconds": read_wait(wait),
         "at_once": at_once,
         "most_failures": most_failures,
         "within_seconds": seconds_of(within, MOST_SECONDS, "--within"),
@@ -168,6 +169,15 @@ def start(
             return
         begun = client.start_rollout(order)
     _put_rollout(begun, None, as_json=as_json)
+
+
+def read_wait(text: str) -> int:
+    """Seconds.
+
+    >>> read_wait("0"), read_wait("0s"), read_wait("10m")
+    (0, 0, 600)
+    """
+    return 0 if re.fullmatch("0[smhd]?", text) else seconds_of(text, MOST_SECONDS, "--wait")
 
 
 def read_group(text: str) -> dict[str, object]:
