@@ -3,12 +3,16 @@
 import os
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.install.building import Packages, build_packages, documented, run
+from tests.install.versions import Defect, release
 from tests.servers import ROOT
+
+Releases = Callable[..., Path]
 
 
 @pytest.fixture(scope="package")
@@ -56,3 +60,20 @@ def packages(
     distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Packages:
     return build_packages(tmp_path_factory.mktemp("packages"), distributions["wheel"], nfpm, key)
+
+
+@pytest.fixture(scope="package")
+def releases(
+    distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Releases:
+    """Of a version, and whatever its defect is: the folder that `menura upgrade add` takes."""
+    made: dict[tuple[str, str], Path] = {}
+    folder = tmp_path_factory.mktemp("releases")
+
+    def of(version: str, defect: Defect | None = None) -> Path:
+        wanted = version, str(defect)
+        if wanted not in made:
+            made[wanted] = release(distributions["wheel"], version, key, folder / str(len(made)), nfpm, defect)
+        return made[wanted]
+
+    return of

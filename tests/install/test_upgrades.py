@@ -2,32 +2,15 @@
 
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.install.conftest import Releases
 from tests.install.upgrading import RESULT, Upgrading, allow, upgrading
-from tests.install.versions import DIALS_NOBODY, DOES_NOT_START, Defect, release
+from tests.install.versions import DIALS_NOBODY, DOES_NOT_START
 
 pytestmark = pytest.mark.long
-
-Releases = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def releases(
-    distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Releases:
-    made: dict[str, Path] = {}
-    folder = tmp_path_factory.mktemp("releases")
-
-    def of(version: str, defect: Defect | None = None) -> Path:
-        if version not in made:
-            made[version] = release(distributions["wheel"], version, key, folder, nfpm, defect)
-        return made[version]
-
-    return of
 
 
 @pytest.mark.parametrize("extension", ["deb", "rpm", "tar.gz"])

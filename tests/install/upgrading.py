@@ -5,12 +5,14 @@ its table landing.
 """
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from agent.runtime.upgrade_files import Order, OrderFolder, Package
 from tests.e2e.test_identity import identified
@@ -45,9 +47,14 @@ class Upgrading:
         for each in (release, way_back):
             shutil.copy(package_of(each, self.extension), folder / self.package(each).sha256)
         self.host.run(f"chown -R menura-agent: /{ORDERS}")
-        orders.write(order)
+        with patch.dict(os.environ, INVOCATION_ID=self.invocation()):
+            orders.write(order)
         self.host.run(f"chown -R menura-agent: /{ORDERS}")
         return self.generation
+
+    def invocation(self) -> str:
+        """systemd's name of the process that runs."""
+        return self.host.shows("menura-agent.service", "InvocationID")["InvocationID"]
 
     def package(self, release: Path) -> Package:
         found = package_of(release, self.extension)
