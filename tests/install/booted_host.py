@@ -101,7 +101,8 @@ class BootedHost:
             folder.mkdir(exist_ok=True)
         entered = "; ".join(f"echo $$ >{folder}/cgroup.procs" for folder in folders)
         within = f"unshare {' '.join(_SPACES)} --propagation private sh -ec {shlex.quote(_BOOT)}"
-        words = ["sh", "-ec", f'{entered}; exec {within} "$0"', str(self.root)]
+        # Nothing of it outlives the test, whatever ends that.
+        words = ["setpriv", "--pdeathsig", "KILL", "sh", "-ec", f'{entered}; exec {within} "$0"', str(self.root)]
         holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
         self._open.callback(_end, holder, folders)
         children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
