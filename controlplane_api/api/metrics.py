@@ -14,7 +14,7 @@ from menura.instants import now_us
 from menura.metric_families import Families, Figure
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, Select, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
 from sqlalchemy.orm import aliased
 
 from controlplane_api.api import coverage_queries, lake_queries, queries, source_queries
@@ -240,15 +240,14 @@ def _tell_dumps(found: Families, connection: Connection) -> None:
 
 
 def _tell_rollouts(found: Families, connection: Connection) -> None:
-    """Of tenants with one that is not over; one that goes back because the one before has halted counts as halted."""
+    """Of each tenant whether one that is not over has halted, or goes back because the one before has."""
     former, agent = aliased(Rollout), RolloutAgent
     is_halted = case((or_(Rollout.problem.is_not(None), former.problem.is_not(None)), 1), else_=0)
     halted = (
         select(Tenant.name, func.max(is_halted).label("halted"))
-        .select_from(Rollout)
-        .join(Tenant, Tenant.id == Rollout.tenant_id)
+        .select_from(Tenant)
+        .outerjoin(Rollout, and_(Rollout.tenant_id == Tenant.id, Rollout.state.in_(OPEN)))
         .outerjoin(former, former.id == Rollout.back_of)
-        .where(Rollout.state.in_(OPEN))
         .group_by(Tenant.name)
         .order_by(Tenant.name)
         .limit(MAX_SOURCES)

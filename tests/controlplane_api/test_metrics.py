@@ -61,6 +61,7 @@ def test_metrics_when_an_agent_tells_its_figures_then_they_are_its_sources(
     assert found[f"menura_agent_log_retention_seconds{SHOP}"] == 3600
     assert f"menura_agent_log_room_bytes{SHOP}" not in found  # not known
     assert found["process_resident_memory_bytes"] > 0
+    assert found['menura_upgrade_halted{tenant="acme"}'] == 0  # also where no rollout ever was
 
 
 def test_metrics_when_an_agent_tells_nonsense_then_names_and_numbers_stay_ours(
