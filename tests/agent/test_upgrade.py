@@ -89,11 +89,12 @@ def places(tmp_path: Path) -> UpgradePlaces:
     return UpgradePlaces(tmp_path / "state/upgrade", tmp_path / "result.json", key, tmp_path)
 
 
-def ordered(gateway: Gateway) -> None:
-    gateway.desire()
+def ordered(gateway: Gateway) -> config_pb2.DesiredVersion:
+    desired = gateway.desire()
     for _ in range(PIECES):
         gateway.piece()
     gateway.stream.until(State.INSTALLING)
+    return desired
 
 
 @contextmanager
@@ -271,10 +272,7 @@ def test_order_when_the_host_has_rolled_back_or_refused_then_the_reason_is_told_
     places: UpgradePlaces,
 ) -> None:
     with running(places) as gateway:
-        desired = gateway.desire()
-        for _ in range(PIECES):
-            gateway.piece()
-        gateway.stream.until(State.INSTALLING)
+        desired = ordered(gateway)
         result(places, state="ROLLED_BACK", found="no gateway was reached", remedy="look there")
         said = gateway.stream.until(State.ROLLED_BACK, "no gateway was reached")
         assert (said.error.code, said.error.remedy) == ("UPGRADE_ROLLED_BACK", "look there")
@@ -297,10 +295,7 @@ def test_order_when_the_updater_does_not_answer_then_is_written_again_and_the_ga
     monkeypatch.setattr(module, "REMIND_SECONDS", 0.0)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     with running(places) as gateway:
-        gateway.desire()
-        for _ in range(PIECES):
-            gateway.piece()
-        gateway.stream.until(State.INSTALLING)
+        ordered(gateway)
         first = (places.folder / "order.json").stat().st_ino
         wait_for(
             "the order to be written again", lambda: (places.folder / "order.json").stat().st_ino != first, SECONDS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.install.secured_host import END_SECONDS, PATH, door
+from tests.install.secured_host import END_SECONDS, door, run_there
 from tests.needs import needs_setup
 from tests.servers import ROOT
 from tests.stack import wait_for
@@ -125,13 +125,7 @@ class BootedHost:
 
     def run(self, script: str, given: str = "") -> str:
         """What the script prints, as root in /root; it has to succeed."""
-        done = subprocess.run(
-            self._command("/bin/sh", "-ec", f"cd /root\n{script}"),
-            input=given, capture_output=True, text=True, check=False, timeout=END_SECONDS,
-            env={"PATH": PATH, "HOME": "/root"},
-        )  # fmt: skip
-        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return run_there(self._command, script, given)
 
     def shows(self, unit: str, *properties: str) -> dict[str, str]:
         """As systemd has them."""

@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,17 @@ _CREDENTIALS = Path("run/credentials/menura-agent.service")
 _CLONE_NEWNET = 0x40000000
 
 
+def run_there(command: Callable[..., list[str]], script: str, given: str) -> str:
+    """What the script prints in /root; it has to succeed. `command`: what runs words on the host."""
+    done = subprocess.run(
+        command("/bin/sh", "-ec", f"cd /root\n{script}"),
+        input=given, capture_output=True, text=True, check=False, timeout=END_SECONDS,
+        env={"PATH": PATH, "HOME": "/root"},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
 @dataclass
 class Host:
     root: Path
@@ -45,13 +56,7 @@ class Host:
 
     def run(self, script: str, given: str = "") -> str:
         """What the script prints, as root in /root; it has to succeed."""
-        done = subprocess.run(
-            self._command("/bin/sh", "-ec", f"cd /root\n{script}"),
-            input=given, capture_output=True, text=True, check=False, timeout=END_SECONDS,
-            env={"PATH": PATH, "HOME": "/root"},
-        )  # fmt: skip
-        assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return run_there(self._command, script, given)
 
     @contextmanager
     def service(self, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:

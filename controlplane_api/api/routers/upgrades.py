@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -32,7 +33,7 @@ from controlplane_api.api.views import (
     RolloutShown,
     RolloutView,
 )
-from controlplane_api.api.writing import KEYED, Write
+from controlplane_api.api.writing import KEYED, Write, Writing
 from controlplane_api.errors import (
     PackageInvalid,
     ReleaseInUse,
@@ -44,6 +45,7 @@ from controlplane_api.errors import (
     UploadOutOfOrder,
 )
 from controlplane_api.identity import audit
+from controlplane_api.models import AnyRow
 from controlplane_api.rollout_states import AgentState
 from controlplane_api.tenants import ensure_tenants
 
@@ -176,34 +178,19 @@ def start_rollout(tenant: TenantName, request: RolloutOrder, write: Write) -> Ro
 @router.post("/rollout/pause", responses=_COMMANDS)
 def pause_rollout(tenant: TenantName, _request: RolloutCommand, write: Write) -> RolloutView:
     """Offer nothing more; what a host has in work ends as it ends."""
-
-    def act(connection: Connection) -> RolloutView:
-        row = rollouts.pause(connection, upgrade_queries.tenant_id(connection, tenant))
-        return upgrade_queries.rollout(connection, row.id)
-
-    return write.run(RolloutView, act)
+    return _steered(tenant, write, rollouts.pause)
 
 
 @router.post("/rollout/resume", responses=_COMMANDS)
 def resume_rollout(tenant: TenantName, _request: RolloutCommand, write: Write) -> RolloutView:
     """Go on after a pause or a halt; agents that have failed are tried again, but for those that are skipped."""
-
-    def act(connection: Connection) -> RolloutView:
-        row = rollouts.resume(connection, upgrade_queries.tenant_id(connection, tenant))
-        return upgrade_queries.rollout(connection, row.id)
-
-    return write.run(RolloutView, act)
+    return _steered(tenant, write, rollouts.resume)
 
 
 @router.post("/rollout/cancel", responses=_COMMANDS)
 def cancel_rollout(tenant: TenantName, _request: RolloutCommand, write: Write) -> RolloutView:
     """End it. Each agent stays at what it runs, and what a host has in work ends as it ends."""
-
-    def act(connection: Connection) -> RolloutView:
-        row = rollouts.cancel(connection, upgrade_queries.tenant_id(connection, tenant))
-        return upgrade_queries.rollout(connection, row.id)
-
-    return write.run(RolloutView, act)
+    return _steered(tenant, write, rollouts.cancel)
 
 
 @router.post("/rollout/back", responses=_COMMANDS)
@@ -227,6 +214,16 @@ def skip_rollout_agents(tenant: TenantName, request: RolloutSkip, write: Write) 
             raise RequestInvalid("skipping agents", "the rollout has none of this name", data="Nothing was changed.")
         found = f"{row.id}: {request.agents}, {agents} agents"
         audit.record(connection, tenant, write.actor, "skip rollout agents", found=found)
+        return upgrade_queries.rollout(connection, row.id)
+
+    return write.run(RolloutView, act)
+
+
+def _steered(tenant: str, write: Writing, steer: Callable[[Connection, int], AnyRow]) -> RolloutView:
+    """The tenant's rollout once `steer` has changed it."""
+
+    def act(connection: Connection) -> RolloutView:
+        row = steer(connection, upgrade_queries.tenant_id(connection, tenant))
         return upgrade_queries.rollout(connection, row.id)
 
     return write.run(RolloutView, act)
