@@ -169,7 +169,7 @@ class ChangesPlugin:
             self._state.counters.restarts += 1
             try:
                 self._state.check(Request.CHANGES)
-                self._state.former_policies.reads()
+                self._state.reads_log()
                 self._changes.read(task)
             except (StreamClosed, TaskCancelled, CreditCancelled):
                 continue

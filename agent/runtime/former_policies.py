@@ -72,25 +72,27 @@ class FormerPolicies:
         self._compared: _Memory | None = None
         self._found: set[Table] = set()
 
-    def reads(self) -> None:
+    def reads(self) -> bool:
         """The log is read anew: what comes from here on is planned under the policy in force.
 
-        Raises `StateFolderUnusable`: then nothing may be read.
+        Whether `withheld` may say something else now. Raises `StateFolderUnusable`: then nothing may be read.
         """
         policy = self._filter.veto.policy
         if self._folder is None:
-            return
+            return False
         with self._lock:
             self._reads_under = policy
-            memory, said = self._memory, _bare(policy)
-            if memory is None and not any(rule.only is not None or rule.ignored_columns for rule in said.rules):
-                return
-            if memory is None or len(memory.policies) >= MOST_POLICIES or len(memory.freed) > MOST_FREED:
+            former, said = self._memory, _bare(policy)
+            if former is None and not any(rule.only is not None or rule.ignored_columns for rule in said.rules):
+                return False
+            if former is None or len(former.policies) >= MOST_POLICIES or len(former.freed) > MOST_FREED:
                 self._keep(_Memory(uuid.uuid4().hex, (said,)))
-            elif memory.policies[-1] != said:
-                self._keep(replace(memory, policies=(*memory.policies, said)))
+            elif former.policies[-1] != said:
+                self._keep(replace(former, policies=(*former.policies, said)))
+            is_other = self._memory is not former
         if not self.is_settled:
             self.on_due()
+        return is_other
 
     @property
     def is_settled(self) -> bool:

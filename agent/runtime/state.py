@@ -179,6 +179,11 @@ class SourceState:
             self._tables = dict(tables)
         self.on_change(self.name)
 
+    def reads_log(self) -> None:
+        """From here on, under the policy in force. Raises `StateFolderUnusable`."""
+        if self.former_policies.reads():
+            self.on_change(self.name)
+
     def looked_at_tables(self) -> None:
         """All of them, with their columns. Raises `StateFolderUnusable`."""
         if self.former_policies.settle():

@@ -18,7 +18,7 @@ from agent.veto.policy import Pattern, Policy, Rule, Subject
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.memory import COLUMNS, ORDERS, config, create, database, gateway, order
 from tests.agent.policed import Host, agent_with
-from tests.agent.test_replication import last_state
+from tests.agent.test_replication import last_state, stops
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Row
 
 __all__ = ["database", "gateway"]
@@ -129,9 +129,9 @@ def test_table_when_it_was_denied_between_then_a_column_that_stayed_before_is_to
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     with streaming(database, gateway, tmp_path, WITHOUT, (*COLUMNS, PIN)) as host:
-        gateway.wait(lambda: withheld(gateway).columns)
+        gateway.wait(lambda: withheld(gateway).columns and gateway.rows("shop", ORDERS))
         host.policy(DENIED)
-        gateway.wait(lambda: (found := last_state(gateway, ORDERS)) and found.state == config_pb2.TableState.DENIED)
+        gateway.wait(lambda: stops(gateway, ORDERS))
         host.policy(OPEN)
         gateway.sync("shop", ORDERS)
         gateway.wait(lambda: withheld(gateway).freed > 0)
