@@ -36,6 +36,9 @@ class Host:
         self._is_due = is_due
 
     def policy(self, text: str) -> None:
-        """As a SIGHUP has it read."""
-        self._file.write_text(text)
+        """As a SIGHUP has it read: the whole text, also where a former signal has the file read at this moment."""
+        written = self._file.with_suffix(".new")
+        written.write_text(text)
+        written.chmod(self._file.stat().st_mode)
+        written.replace(self._file)
         self._is_due.set()

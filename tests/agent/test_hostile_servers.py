@@ -31,12 +31,12 @@ Play = Callable[[socket.socket], bytes]
 def listener(play: Play, heard: list[bytes]) -> Iterator[int]:
     """Plays once; what it hears from then on is in `heard`."""
     with closing(socket.create_server((BEYOND, 0))) as listening:
-        listening.settimeout(30)
+        listening.settimeout(300)
 
         def serve() -> None:
             peer, _ = listening.accept()
             with closing(peer):
-                peer.settimeout(30)
+                peer.settimeout(300)
                 heard.append(play(peer))
                 with suppress(ConnectionResetError):
                     while data := peer.recv(1 << 16):

@@ -36,7 +36,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def begun(url: str, shown: Shown, tenant: str = "acme", length: int = 100) -> socket.socket:
     """A request of whose body one byte has come; what the server says first has come too."""
     parts = urlsplit(url)
-    connection = socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=60)
+    connection = socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=300)
     head = (
         f"POST {PLAN.format(tenant)} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {shown.token}\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n{{"
@@ -61,8 +61,8 @@ def test_a_tenant_when_bodies_of_its_viewer_do_not_come_then_both_he_and_its_ope
     with serving(database, access=Access()) as url, http_client(url) as client, ExitStack() as slow:
         for _ in range(gate.MAX_OF_TENANT):
             assert is_read(slow.enter_context(begun(url, viewer)))
-        assert client.get(SOURCES.format("acme"), headers=viewer.headers, timeout=60).status_code == 200
-        started = client.post(START, json={"start": "now"}, headers=operator.headers, timeout=60)
+        assert client.get(SOURCES.format("acme"), headers=viewer.headers, timeout=300).status_code == 200
+        started = client.post(START, json={"start": "now"}, headers=operator.headers, timeout=300)
         assert started.status_code == 200, started.text
 
 

@@ -359,7 +359,7 @@ def test_retention_when_it_runs_beside_a_gateway_then_it_ends_with_it(stage: Sta
 
     async def scenario() -> None:
         task = asyncio.create_task(stage.retention.run(0.01))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             while stage.entries() != [5, 6]:
                 await asyncio.sleep(0.01)
         task.cancel()

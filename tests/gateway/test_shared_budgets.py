@@ -93,8 +93,8 @@ async def commit_without_reading(agent: ScriptedAgent, source: str, log: pytest.
     for cut in itertools.count(1):
         gsns = range(50 * cut - 49, 50 * cut + 1)
         batch = change_batch(run, cut, "orders", rows_batch(gsns, note="x" * 100))
-        await asyncio.wait_for(stream.send(change_batch=batch), 60)
-        await asyncio.wait_for(stream.send(cut_end=cut_end(run, cut, gsns[-1])), 60)
+        await asyncio.wait_for(stream.send(change_batch=batch), 300)
+        await asyncio.wait_for(stream.send(cut_end=cut_end(run, cut, gsns[-1])), 300)
         if "AGENT_NOT_READING" in log.text:
             break
     return stream
@@ -199,12 +199,12 @@ def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_
             unread = await commit_without_reading(hostile, SOURCES[0], caplog)
             await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
             again = await hostile.open("MySQLBinlog", SOURCES[1])
-            assert (await again.expect_error(seconds=60)).code == "TOO_MANY_STREAMS"
+            assert (await again.expect_error(seconds=300)).code == "TOO_MANY_STREAMS"
             await unread.close()
             for _ in range(100):  # gRPC tells the gateway when it hears of it
                 again = await hostile.open("MySQLBinlog", SOURCES[1])
                 try:
-                    await again.expect("hello_ack", seconds=60)
+                    await again.expect("hello_ack", seconds=300)
                     break
                 except EOFError:
                     await again.close()
@@ -239,10 +239,10 @@ def test_heartbeats_when_their_agent_does_not_read_the_answers_then_nothing_of_t
                     await heartbeats.send(heartbeat=Heartbeat(sources=[status]))
 
             beating = asyncio.create_task(beat())
-            await asyncio.wait({beating}, timeout=60)
+            await asyncio.wait({beating}, timeout=300)
             states = [TableState(table=TableName(database="shop", table=f"table_{number}")) for number in range(1_000)]
             await control.send(effective_state=EffectiveState(source="shop", generation=1, tables=states))
-            await eventually("the report", lambda: HONEST in registry.effective, seconds=60)
+            await eventually("the report", lambda: HONEST in registry.effective, seconds=300)
             assert beating.done()
 
     asyncio.run(scenario())
@@ -275,10 +275,10 @@ def test_parts_when_they_go_on_beyond_their_tenants_share_then_they_have_to_hurr
             part = MessagePart(whole_bytes=16 * PART_BYTES, data=bytes(PART_BYTES))
             for _ in range(2):
                 await stream.call.write(StreamResponse(part=part).SerializeToString())
-            error = await stream.expect_error(seconds=60)
+            error = await stream.expect_error(seconds=300)
             assert (error.code, "nothing for 0.5 s" in error.found) == ("MESSAGE_STALLED", True)
             for rest in others:
                 await catalog.call.write(rest)
-            await eventually("the tables", lambda: len(registry.cartography.get(HONEST, ())) == 10_000, seconds=60)
+            await eventually("the tables", lambda: len(registry.cartography.get(HONEST, ())) == 10_000, seconds=300)
 
     asyncio.run(scenario())

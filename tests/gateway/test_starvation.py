@@ -149,11 +149,11 @@ def test_agent_when_those_of_another_tenant_wait_for_the_database_then_it_is_adm
             await eventually("their streams to wait", lambda: registry.waiting >= of_tenant(ASK_THREADS))
             agent = await stack.enter_async_context(scripted_agent(address, "shop"))
             control = await agent.open("Control_Config")
-            assert (await control.expect("desired_state", seconds=60)).generation == 1
+            assert (await control.expect("desired_state", seconds=300)).generation == 1
             stream, run = await agent.open_binlog("shop")
             await commit_cut(stream, run, 1, [1])
             registry.want("acme", "shop", "orders", "customers")
-            assert (await control.expect("desired_state", seconds=60)).generation == 2
+            assert (await control.expect("desired_state", seconds=300)).generation == 2
             for waiting in streams:
                 await waiting.close()
 
