@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 
 import pyarrow as pa
@@ -182,11 +183,14 @@ def check_tables(lake: str, tables: Sequence[TableId]) -> None:
     known = set(list_tables(lake))
     for table in tables:
         if table not in known:
-            raise TableNotInLake(
-                "exporting changes",
-                f"{table} has no changelog in {lake}",
-                remedy="See which tables there are with spark_sink.reading.list_tables",
-            )
+            raise TableNotInLake("exporting changes", f"{table} has no changelog in {lake}", remedy=_like(table, known))
+
+
+def _like(table: TableId, known: Iterable[TableId]) -> str:
+    """What to name instead."""
+    paths = [each.default_folder for each in sorted(known) if each.tenant == table.tenant]
+    found = get_close_matches(table.default_folder, paths, 3, 0) or ["no table of this tenant yet"]
+    return f"Name a table of the lake; it has {', '.join(found)}" + (", and others" if len(paths) > len(found) else "")
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""A schema registry of this machine for tests, Apicurio, which keeps its schemas in memory, and its Java converters.
+"""A schema registry of this machine for tests, Apicurio, its Java converters, and Debezium's own readers.
 
-`python -m tests.schema_registry` fetches both from Maven Central into .servers/registry. The server has the REST
-interface of Confluent's at `url`. The converters are those that a Kafka Connect worker reads and writes Debezium's
-messages in Avro with; `Converters` calls them in a Java of its own.
+`python -m tests.schema_registry` fetches them from Maven Central into .servers/registry and .servers/debezium. The
+server has the REST interface of Confluent's at `url`. The converters are those that a Kafka Connect worker reads and
+writes Debezium's messages in Avro with. Debezium's readers are what its users have in their consumers: a
+deserialiser for Kafka Streams, and the transformation that sink connectors are configured with. `java` starts a Java
+that has all of them.
 """
 
 import json
@@ -29,6 +31,9 @@ from tests.servers import SERVERS, ServerMissing, free_port
 #: the last one that runs on Java 17
 VERSION = "2.6.13.Final"
 FOLDER = SERVERS / "registry" / VERSION
+#: the last one that is made for the Kafka Connect that the converters bring
+DEBEZIUM_VERSION = "3.0.8.Final"
+DEBEZIUM = SERVERS / "debezium" / DEBEZIUM_VERSION
 FETCH_SECONDS = 600
 START_SECONDS = 300
 JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -42,6 +47,17 @@ IVY = f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
     <dependency org="io.apicurio" name="apicurio-registry-app" rev="{VERSION}" transitive="false">
       <artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
     </dependency>
+  </dependencies>
+</ivy-module>
+"""
+DEBEZIUM_IVY = f"""<ivy-module version="2.0">
+  <info organisation="menura" module="tests"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="io.debezium" name="debezium-core" rev="{DEBEZIUM_VERSION}" transitive="false"/>
+    <dependency org="io.debezium" name="debezium-api" rev="{DEBEZIUM_VERSION}" transitive="false"/>
+    <dependency org="org.apache.kafka" name="connect-transforms" rev="3.9.0" transitive="false"/>
+    <dependency org="com.fasterxml.jackson.datatype" name="jackson-datatype-jsr310" rev="2.17.2" transitive="false"/>
   </dependencies>
 </ivy-module>
 """
@@ -96,13 +112,13 @@ class SchemaRegistry:
 
 @contextmanager
 def java() -> Iterator[JavaGateway]:
-    """One with the converters."""
+    """One with the converters and Debezium's readers."""
     needs_setup("Java")
-    if not FOLDER.is_dir():
-        raise ServerMissing("no converters on this machine: run .ci/setup registry")
+    if not (FOLDER.is_dir() and DEBEZIUM.is_dir()):
+        raise ServerMissing("no converters or no Debezium on this machine: run .ci/setup registry")
     py4j = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
     port, process = launch_gateway(
-        classpath=f"{FOLDER}/converters/*",
+        classpath=f"{FOLDER}/converters/*:{DEBEZIUM}/*",
         jarpath=str(py4j),
         javaopts=list(JAVA_OPTIONS),
         java_path=find_java(),
@@ -120,26 +136,47 @@ def java() -> Iterator[JavaGateway]:
 
 
 def fetch() -> None:
-    """Both, if they are not there."""
-    if FOLDER.is_dir():
-        return
-    FOLDER.parent.mkdir(parents=True, exist_ok=True)
-    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    with tempfile.TemporaryDirectory(dir=FOLDER.parent) as name:
-        scratch = Path(name)
-        (scratch / "settings.xml").write_text(SETTINGS.format(cache=scratch / "cache"))
-        (scratch / "ivy.xml").write_text(IVY)
-        command = [find_java(), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(scratch / "settings.xml")]
-        command += ["-ivy", str(scratch / "ivy.xml"), "-types", "jar", "bundle", "tar.gz"]
-        command += ["-retrieve", f"{scratch}/all/converters/[artifact]-[revision].[ext]"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-        archives = list((scratch / "all").glob("converters/*.tar.gz"))
-        if ran.returncode or len(archives) != 1:
-            raise SystemExit(f"ivy did not fetch the registry: {(ran.stdout + ran.stderr)[-1000:]}")
+    """What is not there."""
+    if not FOLDER.is_dir():
+        _fetch_registry()
+    if not DEBEZIUM.is_dir():
+        with _scratch(DEBEZIUM) as scratch:
+            _retrieve(scratch, DEBEZIUM_IVY)
+            (scratch / "all").rename(DEBEZIUM)
+
+
+def _fetch_registry() -> None:
+    with _scratch(FOLDER) as scratch:
+        _retrieve(scratch, IVY)
+        archives = list((scratch / "all").glob("*.tar.gz"))
+        if len(archives) != 1:
+            raise SystemExit(f"ivy fetched {len(archives)} archives of the registry, and not 1")
+        whole = scratch / "registry"
         with tarfile.open(archives[0]) as archive:
-            archive.extractall(scratch / "all" / "server", filter="data")
+            archive.extractall(whole / "server", filter="data")
         archives[0].unlink()
-        (scratch / "all").rename(FOLDER)
+        (scratch / "all").rename(whole / "converters")
+        whole.rename(FOLDER)
+
+
+@contextmanager
+def _scratch(beside: Path) -> Iterator[Path]:
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=beside.parent) as name:
+        yield Path(name)
+
+
+def _retrieve(scratch: Path, module: str) -> None:
+    """All files of the module's dependencies, into SCRATCH/all."""
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    (scratch / "settings.xml").write_text(SETTINGS.format(cache=scratch / "cache"))
+    (scratch / "ivy.xml").write_text(module)
+    command = [find_java(), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(scratch / "settings.xml")]
+    command += ["-ivy", str(scratch / "ivy.xml"), "-types", "jar", "bundle", "tar.gz"]
+    command += ["-retrieve", f"{scratch}/all/[artifact]-[revision].[ext]"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    if ran.returncode or not (scratch / "all").is_dir():
+        raise SystemExit(f"ivy did not fetch what tests need: {(ran.stdout + ran.stderr)[-1000:]}")
 
 
 def main() -> int:

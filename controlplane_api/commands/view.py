@@ -1,6 +1,6 @@
 """`menura view create | list | show | explain | drop`: joined views, and how they are in lakes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -146,12 +146,13 @@ def _grid(found: Sequence[JoinedViewView]) -> Grid:
     grid = Grid(
         *columns, right=columns[2:6], folds=["READS"], gives_way=gives_way, below="NOTE", name="VIEW"
     )  # fmt: skip
+    ages = {view.view: view.freshness_us for view in found}
     for view in found:
         grid.add_row(
             Text(view.view, style="bold"),
             _state(view),
             duration(view.freshness_us),
-            _oldest(view),
+            _oldest(view, ages),
             count(view.rows),
             str(view.version),
             Text(plain(", ".join(_reads(view)))),
@@ -164,10 +165,11 @@ def _state(view: JoinedViewView) -> Text:
     return Text(view.state.replace("_", " "), style=STATE_STYLES.get(view.state, "dim"))
 
 
-def _oldest(view: JoinedViewView) -> str:
-    """Of its tables in the lake; unknown where one of them is."""
-    ages = [age for table in view.tables if (age := table.freshness_us) is not None]
-    return duration(max(ages)) if ages and len(ages) == len(view.tables) else UNKNOWN
+def _oldest(view: JoinedViewView, of_views: Mapping[str, int | None]) -> str:
+    """Of the tables and views that it reads, in the lake; unknown where one of them is."""
+    read = [*(table.freshness_us for table in view.tables), *(of_views.get(name) for name in view.views)]
+    ages = [age for age in read if age is not None]
+    return duration(max(ages)) if ages and len(ages) == len(read) else UNKNOWN
 
 
 def _reads(view: JoinedViewView) -> list[str]:

@@ -1,10 +1,11 @@
 """Rows of a table's two Delta tables as values of Debezium's messages.
 
 Comes in: Arrow rows of a changelog or a current state, with the layout that says the table's columns now. Goes out:
-`Row`s, whose values stand as JSON has them, by the source's names of columns. A column that the table no longer has, or
-had with another type, is in those rows that hold a value in it. A value that the log did not carry is Debezium's
-placeholder in texts and bytes, else null, and named in `Row.absent`; one that its type can't hold is null, and its text
-stands in `Row.unrepresentable`. In a key that text stands for the value, so that keys stay apart. Pure.
+`Row`s, whose values stand as JSON has them, by the source's names of columns, without the sink's own. A column that
+the table no longer has, or had with another type, is in those rows that hold a value in it. A value that the log did
+not carry is Debezium's placeholder in texts and bytes, else null, and named in `Row.absent`; one that its type can't
+hold is null, and its text stands in `Row.unrepresentable`. In a key that text stands for the value, so that keys stay
+apart. Pure.
 """
 
 import json
@@ -82,7 +83,8 @@ class Shape:
     def of(cls, held: pa.Schema, layout: Layout, fields_of: FieldOf = field_of) -> "Shape":
         words = dict(zip((name.lower() for name in layout.columns), layout.source_types, strict=False))
         fields = {field.name.lower(): field for field in held}
-        live = [fields[name.lower()] for name in layout.columns if name.lower() in fields]
+        own = [name.lower() for name in layout.columns if not name.startswith(OWN_PREFIX)]
+        live = [fields[name] for name in own if name in fields]
         ours = (*LANDED_COLUMNS, UNREPRESENTABLE, ABSENT)
         former = [
             field

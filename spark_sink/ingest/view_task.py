@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from menura.errors import MenuraError
 from menura.stores.options import StorageOptions, current, use
 from menura.stores.reasons import reason_of
+from menura.views.definition import ViewRefused
 from pyspark.sql import SparkSession
 
 from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
@@ -79,6 +80,8 @@ def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
     try:
         version = follow(settings.lake, work, settings.waiting, settings.stores)
         _clean(settings, view_table_id(*name), version)
+    except ViewRefused as refused:
+        return ViewOutcome(*name, None, refused.code, str(refused_here(work.definition.name, refused)))
     except MenuraError as stop:
         return ViewOutcome(*name, None, stop.code, str(stop))
     except (OSError, DeltaError) as failed:
@@ -100,6 +103,16 @@ def _clean(settings: ViewSettings, table: TableId, version: ViewVersion) -> None
                 clean(folder, settings.keep_hours)
             except (OSError, DeltaError) as failed:
                 logger.warning("view not cleaned view=%s error=%s", table, type(failed).__name__)
+
+
+def refused_here(name: str, refused: ViewRefused) -> ViewRefused:
+    """The same where the view has been accepted: its tables are others than they were, or have other types."""
+    return ViewRefused(
+        refused.found,
+        doing=f"following view {name} over its tables as they are in the lake",
+        data="The view stays at its last version; tables and other views go on",
+        remedy=refused.remedy or f"Give it a text that fits its tables: menura view create {name} --replace -f FILE",
+    )
 
 
 def _unexpected(failure: Exception) -> SinkError:

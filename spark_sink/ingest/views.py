@@ -43,7 +43,7 @@ from spark_sink.errors import (
     ViewInputsNotReady,
 )
 from spark_sink.ingest.settings import SinkSettings
-from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, spark_run, storage_failed
+from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, refused_here, spark_run, storage_failed
 from spark_sink.ingest.views_file import ViewsFile
 from spark_sink.lake.boundaries import read_boundaries
 from spark_sink.lake.delta_table import open_table
@@ -307,7 +307,8 @@ class Views:
             )
 
     def _stop(self, definition: ViewDefinition, failure: MenuraError) -> None:
-        self._failed(definition, failure.code, str(failure))
+        said = refused_here(definition.name, failure) if isinstance(failure, ViewRefused) else failure
+        self._failed(definition, failure.code, str(said))
 
     def _failed(self, definition: ViewDefinition, code: str, message: str) -> None:
         name = (definition.tenant, definition.name)

@@ -23,6 +23,7 @@ from spark_sink.errors import (
     ExportPositionInvalid,
     LakeStorageFailed,
     SinkError,
+    TableNotInLake,
 )
 from spark_sink.export import outputs
 from spark_sink.export.feed import Feed, Step
@@ -430,5 +431,8 @@ def test_the_command_when_it_is_run_again_then_it_goes_on_behind_its_position(
     assert [json.loads(line)["after"]["id"] for line in capsys.readouterr().out.splitlines()] == [2]
     assert run(*position, "--from", "beginning") == SinkError.exit_code + 1
     assert "has a position already" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["menura export", "acme/shop/shop/order", "--lake", str(held.folder)])
+    assert export_command.main() == TableNotInLake.exit_code
+    assert "Name a table of the lake; it has acme/shop/shop/orders." in capsys.readouterr().err
     assert run("--from", "yesterday") == 2 and run("--output", str(tmp_path), *position) == 2
     assert run("--from", "yesterday", "--output", str(tmp_path / "new")) == 2 and not (tmp_path / "new").exists()

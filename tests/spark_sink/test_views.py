@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from menura.change_batch import CHANGE_TYPE
 
+from spark_sink.export.feed import Feed
 from spark_sink.lake import tail
 from spark_sink.lake.tail import Waiting
 from spark_sink.reading import changelog, list_tables
@@ -44,6 +45,21 @@ def chained(tmp_path: Path, seed: int = 1, waiting: Waiting = AT_ONCE) -> World:
 
 def versions(world: World) -> list[tuple[str, int]]:
     return sorted((state.name, state.version) for state in world.sink.states())
+
+
+def test_a_view_of_groups_when_it_is_exported_then_it_has_its_own_columns_and_none_of_the_sinks(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    world.step()
+    for begin in (Feed.state, Feed.next):
+        step = begin(Feed(str(world.lake), [view_table_id("acme", "by_name")]))
+        assert step is not None
+        rows = [
+            (message.value[side], of.envelope.shape.fields())
+            for of, message in step.messages()
+            if message.value
+            for side in ("before", "after")
+        ]
+        assert {(*(row or columns), *columns) for row, columns in rows} == {("name", "n", "qty", "last") * 2}
 
 
 @pytest.mark.history
@@ -249,6 +265,7 @@ def test_a_view_when_a_column_of_its_table_changes_then_it_follows_or_says_what_
     world.sink.turn()
     (state,) = world.sink.states()
     assert (state.state, state.code) == ("stopped", "VIEW_REFUSED")
+    assert "The view stays at its last version" in state.message and "view create joined --replace" in state.message
     world.want(joined=joined)
     world.sink.turn()
     world.check()

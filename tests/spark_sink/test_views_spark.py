@@ -16,7 +16,7 @@ from spark_sink.reading_at import lake_at
 from spark_sink.views.maintain import view_table_id
 from spark_sink.views.store_folders import StoreSettings
 from tests.spark_sink.landing import table_id
-from tests.spark_sink.view_model import SOURCES, TABLES, World, in_lake, texts, values
+from tests.spark_sink.view_model import SOURCES, TABLES, Named, World, in_lake, texts, values
 
 
 def settings_of(world: World, definitions: Path) -> SinkSettings:
@@ -40,12 +40,19 @@ def plain(name: str) -> str:
     return name
 
 
+def averages(named: Named) -> str:
+    """Of thirds, whose last digit is rounded."""
+    return (
+        f"SELECT o.note, avg(o.total) AS mean, avg(o.total * o.qty) AS worth FROM {named('orders')} o GROUP BY o.note"
+    )
+
+
 def test_views_of_a_sink_when_it_has_done_its_log_then_they_equal_spark_sql(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingest_views, "StoreSettings", partial(StoreSettings, least_rows=0))
     world = World(tmp_path, 11)
-    world.views = texts(12, 8)
+    world.views = {**texts(12, 8), "averages": averages}
     definitions = tmp_path / "views.json"
     wanted = [ViewDefinition("acme", name, text(in_lake)) for name, text in world.views.items()]
     definitions.write_text(

@@ -5,6 +5,7 @@ change, join keys move and become null, tables are emptied. What a view must hol
 """
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -180,7 +181,7 @@ class World:
             connection.register(name, rows)
         found = {}
         for name, text in self.views.items():
-            rows = connection.sql(text(lambda table: table)).to_arrow_table()
+            rows = connection.sql(_AVERAGE.sub(_ROUNDED, text(lambda table: table))).to_arrow_table()
             connection.register(name, rows)
             found[name] = sorted(map(values, rows.to_pylist()), key=repr)
         connection.close()
@@ -213,6 +214,11 @@ class World:
         for name, rows in self.expected().items():
             assert self.held(name) == rows, (name, self.views[name](in_lake))
             assert self.replayed(name) == rows, name
+
+
+#: of decimals the engine makes a float, which for these few small numbers rounds as Spark does
+_AVERAGE = re.compile(r"avg\((o\.total)\)")
+_ROUNDED = r"CAST(round(CAST(sum(\1) AS DOUBLE) / count(\1), 6) AS DECIMAL(14,6))"
 
 
 def values(row: dict[str, object]) -> tuple[object, ...]:
@@ -261,7 +267,7 @@ def generated(choose: random.Random) -> Text:
         sums = [*numbers, "o.total"] if "orders" in tables else numbers
         largest = choose.choice([*columns, f"{first}.id"])
         offers = ["count(*)", f"count({choose.choice(columns)})", f"sum({choose.choice(sums)})"]
-        offers += [f"avg({choose.choice(numbers)})", f"min({choose.choice(columns)})", f"max({largest})"]
+        offers += [f"avg({choose.choice(sums)})", f"min({choose.choice(columns)})", f"max({largest})"]
         chosen = [f"{each} AS g{place}" for place, each in enumerate(groups)]
         chosen += [f"{each} AS a{place}" for place, each in enumerate(choose.sample(offers, choose.randrange(1, 5)))]
         grouped = f" GROUP BY {', '.join(groups)}"

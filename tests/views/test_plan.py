@@ -69,7 +69,14 @@ def test_an_expression_when_it_has_one_meaning_then_it_has_sparks_type(column: s
 
 @pytest.mark.parametrize(
     ("aggregate", "type_"),
-    [("count(*)", "l"), ("count(o.note)", "l"), ("sum(o.total)", "d:20,2"), ("avg(o.qty)", "g"), ("max(o.f)", "g")],
+    [
+        ("count(*)", "l"),
+        ("count(o.note)", "l"),
+        ("sum(o.total)", "d:20,2"),
+        ("avg(o.qty)", "g"),
+        ("avg(o.total)", "d:14,6"),
+        ("max(o.f)", "g"),
+    ],
 )
 def test_an_aggregate_when_it_is_planned_then_the_view_is_known_by_its_groups(aggregate: str, type_: str) -> None:
     plan = planned(f"SELECT year(o.day) AS y, {aggregate} AS x FROM shop.app.orders o GROUP BY year(o.day)")
@@ -92,7 +99,7 @@ def test_an_aggregate_when_it_is_planned_then_the_view_is_known_by_its_groups(ag
         ("SELECT o.id FROM (SELECT 1) o", "by name alone"),
         ("SELECT o.id FROM shop.app.orders o WHERE o.id IN (SELECT 1)", "list of values"),
         ("SELECT o.day, sum(o.f) AS x FROM shop.app.orders o GROUP BY o.day", "depends on the order"),
-        ("SELECT o.day, avg(o.total) AS x FROM shop.app.orders o GROUP BY o.day", "rounded"),
+        ("SELECT o.day, avg(CAST(o.total AS DECIMAL(38,2))) AS x FROM shop.app.orders o GROUP BY o.day", "42 digits"),
         ("SELECT o.day, count(DISTINCT o.id) AS n FROM shop.app.orders o GROUP BY o.day", "DISTINCT"),
         ("SELECT o.f, count(*) AS n FROM shop.app.orders o GROUP BY o.f", "no float"),
         ("SELECT o.day, o.qty FROM shop.app.orders o GROUP BY o.day", "neither grouped by"),
@@ -128,6 +135,12 @@ def test_a_refusal_when_it_is_about_a_place_then_the_place_is_said() -> None:
     with pytest.raises(ViewRefused) as refused:
         planned("SELECT o.id,\n  upper(o.note) AS u\nFROM shop.app.orders o")
     assert (refused.value.line, refused.value.column) == (2, 3)
+
+
+def test_a_join_when_it_begins_at_the_wrong_end_then_the_refusal_says_where_to_begin() -> None:
+    with pytest.raises(ViewRefused, match="begin with it: FROM orders JOIN the others") as refused:
+        planned("SELECT p.id FROM crm.app.people p JOIN shop.app.orders o ON o.person = p.id")
+    assert "orders is joined by no column of its key, and its key is id" in refused.value.found
 
 
 def test_a_plan_when_it_is_explained_then_each_table_says_what_its_change_costs() -> None:

@@ -27,9 +27,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class ViewRefused(MenuraError):
     """A view that can't be kept up to date, or whose text can't be read; the place counts from 1, 0 is the whole."""
 
-    def __init__(self, found: str, *, line: int = 0, column: int = 0, remedy: str = "") -> None:
+    def __init__(
+        self,
+        found: str,
+        *,
+        line: int = 0,
+        column: int = 0,
+        remedy: str = "",
+        doing: str = "planning a view",
+        data: str = "Nothing was changed",
+    ) -> None:
         place = f" (line {line}, column {column})" if line else ""
-        super().__init__("planning a view", f"{found}{place}", data="Nothing was changed", remedy=remedy)
+        super().__init__(doing, f"{found}{place}", data=data, remedy=remedy)
         self.line = line
         self.column = column
 

@@ -24,6 +24,8 @@ from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Scope, Term, quoted, said
 from menura.views.parsing import MOST_COLUMNS, from_table, input_name, parse, refuse, tables_of
 
+#: that an average of decimals has behind the point beyond those of its values
+AVERAGE_DIGITS = 4
 _ALIAS = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _AGGREGATES: dict[type, str] = {exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
@@ -245,10 +247,13 @@ def _key_terms(
                 terms[column.name] = KeyTerm(column.name, literal=scope.term(other).sql)
     missing = [name for name in shape.key if name not in terms]
     if missing:
+        by = f"by {', '.join(terms)} alone" if terms else "by no column of its key"
         refuse(
-            f"{table.name} is joined by {', '.join(terms) or 'nothing'} alone, and its key is {', '.join(shape.key)}:"
+            f"{table.name} is joined {by}, and its key is {', '.join(shape.key)}:"
             " more than one of its rows could belong to a row",
             on,
+            f"Where each row of {table.name} looks up one of the others, begin with it: FROM {table.name} JOIN the"
+            " others ON their keys. Else group it by what joins it in a view of its own, and join that",
         )
     if len(parents) != 1:
         refuse("the key of a joined table equals columns of one table before it", on)
@@ -373,5 +378,17 @@ def _summed(kind: Aggregate, term: Term, node: exp.Expression) -> str:
     if digits is None:
         refuse(f"{kind} of {said(term.type)} is not among what views can compute", node)
     if kind is Aggregate.AVG:
-        refuse("avg of a decimal is rounded: have sum and count as columns, and divide where it is read", node)
+        return _averaged(digits, node)
     return f"d:{min(MAX_DECIMAL128_PRECISION, digits[0] + 10)},{digits[1]}"
+
+
+def _averaged(digits: tuple[int, int], node: exp.Expression) -> str:
+    """Spark's type: four more digits behind the point, where the last one is rounded half up."""
+    precision, scale = (each + AVERAGE_DIGITS for each in digits)
+    if precision > MAX_DECIMAL128_PRECISION:
+        refuse(
+            f"avg of DECIMAL({digits[0]},{digits[1]}) has {precision} digits, more than {MAX_DECIMAL128_PRECISION}",
+            node,
+            "Cast its argument to a decimal of fewer digits, or have sum and count as columns",
+        )
+    return f"d:{precision},{scale}"
