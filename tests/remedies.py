@@ -5,7 +5,9 @@ import shlex
 
 #: words that follow a command in a sentence
 _COMMAND = re.compile(r"menura((?: (?!and\b|or\b|then\b|shows\b|runs\b)[\w'`-]+(?:\.[\w'`-]+)*)+)")
-_STATEMENT = re.compile(r"(?:SET GLOBAL [a-z_]+ = '?\w+'?|GRANT [^;']+ TO '[^']+'@'[^']+'|ALTER TABLE \S+\.\S+ [^;]+)")
+_STATEMENT = re.compile(
+    r"(?:SET (?:GLOBAL|SESSION) [a-z_]+ = '?\w+'?|GRANT [^;']+ TO '[^']+'@'[^']+'|ALTER TABLE \S+\.\S+ [^;]+)"
+)
 
 
 def commands(message: str) -> list[list[str]]:

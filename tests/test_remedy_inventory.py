@@ -74,6 +74,7 @@ _NO_GTIDS_AT_THE_REPLICA = (
 _DUMPS = f"{E2E}::test_dumps_when_they_fail_then_their_remedies_bring_all_rows"
 _POLICY = f"{E2E}::test_table_when_stopped_by_its_policy_then_its_remedy_brings_its_rows"
 _STATEMENT = f"{E2E}::test_table_when_a_statement_was_logged_then_its_remedy_brings_its_rows"
+_PRECISE = f"{E2E}::test_tables_when_the_versions_of_one_count_transactions_then_its_remedy_brings_all_rows"
 _IGNORED = f"{E2E}::test_table_when_an_ignored_column_gets_another_name_then_its_remedy_brings_its_rows"
 _UNKNOWN = f"{E2E}::test_table_when_its_definition_can_not_be_known_then_its_remedy_brings_its_rows"
 _PURGED = f"{E2E}::test_table_when_its_log_was_purged_and_its_policy_is_to_stop_then_its_remedy_brings_its_rows"
@@ -299,7 +300,9 @@ RUN_BY = {
     "agent/sources/mysql/failures.py rows_missing": (_MERGE, _CASCADES),
     "agent/sources/mysql/failures.py rows_uncertain": (_ROLLBACK,),
     "agent/sources/mysql/failures.py rows_unlogged": (_POLICY,),
-    "agent/sources/mysql/failures.py statement_logged": (_STATEMENT,),
+    "agent/sources/mysql/failures.py _rows_in_the_log": (_STATEMENT, _PRECISE),
+    "agent/sources/mysql/failures.py statement_logged": (_STATEMENT, _PRECISE),
+    "agent/sources/mysql/server/transaction_precise.py PreciseTable.statements": (_PRECISE,),
     "agent/sources/mysql/schema/table_planner.py": (_CONTRADICTED, _UNKNOWN),
     "agent/sources/mysql/schema/table_planner.py TablePlanner._error": (_UNKNOWN,),
     "agent/sources/mysql/schema/table_planner.py TablePlanner._ignore_or_upgrade": (_COLLATION,),

@@ -19,6 +19,7 @@ from agent.remote_store import FILE_NAME, RemoteStore, Stored
 from agent.sources.mysql.doctor import checks as mysql
 from agent.sources.mysql.doctor.checks import ServerFacts as MysqlFacts
 from agent.sources.mysql.doctor.grants import FLAVORS, least_grants, privileges
+from agent.sources.mysql.server.transaction_precise import PreciseTable
 from agent.sources.postgresql.doctor import checks as postgresql
 from agent.sources.postgresql.doctor.checks import ServerFacts as PostgresqlFacts
 from agent.sources.postgresql.doctor.checks import Transaction
@@ -64,7 +65,7 @@ NEEDED = frozenset({"SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"})
 MYSQL = MysqlFacts(
     flavor="mysql", version=(8, 4), account=ACCOUNT, privileges={"*.*": NEEDED}, replica_id=1000, skew_us=0,
     is_replica=True, logged_databases="", ignored_databases="", keyless_tables=(), untransactional_tables=(),
-    connections=3, cipher="TLS_AES_256_GCM_SHA384", certificate_days=100, is_this_host=False,
+    precise_tables=(), connections=3, cipher="TLS_AES_256_GCM_SHA384", certificate_days=100, is_this_host=False,
     setting="sources.shop.binlog",
     variables={
         "log_bin": "ON", "binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL",
@@ -121,6 +122,10 @@ MYSQL_BROKEN: Broken = {
     "grants-too-many": (privileged("INSERT", "SELECT"), f"REVOKE INSERT ON *.* FROM {ACCOUNT}"),
     "keys": ({"keyless_tables": (("shop", "t"),)}, "ALTER TABLE `shop`.`t` ADD COLUMN"),
     "engines": ({"untransactional_tables": (("shop", "t"),)}, "ALTER TABLE `shop`.`t` ENGINE"),
+    "row-versions": (
+        {"precise_tables": (PreciseTable(("shop", "t"), ("a", "b")),)},
+        "ALTER TABLE `shop`.`t` DROP COLUMN `a`, DROP COLUMN `b`, DROP PERIOD FOR SYSTEM_TIME, DROP SYSTEM VERSIONING;",
+    ),
     "connections": ({"connections": 150}, "SET GLOBAL max_connections = 302"),
     "encrypted": ({"cipher": ""}, "sources.shop.binlog.tls"),
     "server-certificate": ({"certificate_days": 3}, "ALTER INSTANCE RELOAD TLS"),

@@ -14,6 +14,7 @@ from agent.sources.mysql.doctor.examination import examine, grants
 from tests.servers import FLAVORS, Server, server
 
 PASSWORD = "menura-secret"
+PERIOD = "a {0} GENERATED ALWAYS AS ROW START, b {0} GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (a, b)"
 BROKEN = {
     "binlog_format": "STATEMENT", "binlog_row_image": "MINIMAL", "binlog_row_metadata": "MINIMAL",
     "binlog_checksum": "NONE", "binlog_expire_logs_seconds": "3600", "sync_binlog": "0",
@@ -48,6 +49,7 @@ def statements(fix: str) -> list[str]:
     """What a fix says is to be run on the server."""
     assert "Run on the server: " in fix, fix
     listed = fix.partition("Run on the server: ")[2].partition("; add ")[0].partition("; then ")[0]
+    listed = listed.removesuffix("; all in one session")
     return listed.removesuffix(" and reconnect its clients").split("; ")
 
 
@@ -65,6 +67,15 @@ def test_server_when_settings_tables_and_grants_are_wrong_then_each_is_found_and
         running.run("SET GLOBAL enforce_gtid_consistency = 'OFF'")
     engine = "MyISAM" if running.flavor == "mysql" else "Aria TRANSACTIONAL=0"
     running.run("CREATE TABLE shop.keyless (n INT)", f"CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE={engine}")
+    if running.flavor == "mariadb":
+        running.run(
+            f"CREATE TABLE shop.precise (id INT KEY, {PERIOD.format('BIGINT UNSIGNED')}) WITH SYSTEM VERSIONING",
+            f"CREATE TABLE shop.timed (id INT PRIMARY KEY, {PERIOD.format('TIMESTAMP(6)')}) WITH SYSTEM VERSIONING",
+            "CREATE TABLE shop.hidden LIKE shop.precise",
+            "CREATE TABLE shop.plain (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
+            "SET SESSION system_versioning_alter_history = 'KEEP'",
+            "ALTER TABLE shop.hidden DROP COLUMN a, DROP COLUMN b, DROP PERIOD FOR SYSTEM_TIME",
+        )
     running.run(
         "REVOKE ALL PRIVILEGES, GRANT OPTION FROM 'menura'@'%'", "GRANT INSERT, SELECT ON shop.* TO 'menura'@'%'"
     )
@@ -74,8 +85,11 @@ def test_server_when_settings_tables_and_grants_are_wrong_then_each_is_found_and
         "gtid-strictness", "durable-log", "durable-rows", "connections", "grant-replication-slave",
         "grant-log-status", "grants-too-many", "keys", "engines",
     }  # fmt: skip
-    expected |= {"gtids", "binlog-row-value-options"} if running.flavor == "mysql" else set()
+    expected |= {"gtids", "binlog-row-value-options"} if running.flavor == "mysql" else {"row-versions"}
     assert expected <= wrong(found), expected - wrong(found)
+    if running.flavor == "mariadb":
+        named = "2 tables whose versions count transactions: shop.hidden, shop.precise"
+        assert found["row-versions"].found == named
     for check in ("binlog-databases", "replica-logs"):  # it may not be asked: what lacks is named
         assert found[check].result is Result.UNKNOWN
         running.run(*statements(found[check].fix))

@@ -134,6 +134,45 @@ def test_table_when_a_statement_was_logged_then_its_remedy_brings_its_rows(datab
         equal_again(running, source, database, "t")
 
 
+PERIOD = (
+    "since BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, till BIGINT UNSIGNED GENERATED ALWAYS AS ROW END,"
+    " PERIOD FOR SYSTEM_TIME (since, till)"
+)
+
+
+@pytest.mark.parametrize("release", ["", "11.8"])
+@pytest.mark.parametrize("period", ["named", "hidden"])
+def test_tables_when_the_versions_of_one_count_transactions_then_its_remedy_brings_all_rows(
+    period: str, release: str, running: Stack, tmp_path: Path
+) -> None:
+    source = f"precise-{period}-{release.replace('.', '')}".rstrip("-")
+    with server("mariadb", tmp_path / "server", release=release) as database:
+        prepare(database)
+        database.run(
+            f"CREATE TABLE {DATABASE}.Prices (id INT PRIMARY KEY, v INT, {PERIOD}) WITH SYSTEM VERSIONING",
+            f"INSERT INTO {DATABASE}.Prices (id, v) VALUES (1, 10), (2, 20), (3, 30)",
+            f"UPDATE {DATABASE}.Prices SET v = 11 WHERE id = 1",
+        )
+        if period == "hidden":
+            drop = "DROP COLUMN since, DROP COLUMN till, DROP PERIOD FOR SYSTEM_TIME"
+            keep = "SET SESSION system_versioning_alter_history = 'KEEP'"
+            database.run(keep, f"ALTER TABLE {DATABASE}.Prices {drop}")
+        with running.agent(source, {source: database}):
+            begun(running, source, database, "t", "Prices")
+            database.run(f"UPDATE {DATABASE}.Prices SET v = 21 WHERE id = 2")
+            messages = {table: failed(running, source, table, "TABLE_STATEMENT_LOGGED") for table in ("t", "Prices")}
+            assert all("versioning counts transactions" in message for message in messages.values()), messages
+            assert not any("binlog_format = " in message for message in messages.values()), messages
+            assert statements(messages["t"]) == statements(messages["Prices"])
+            database.run(*statements(messages["t"]))
+            for table, message in messages.items():
+                run(running, message)
+                equal_again(running, source, database, table)
+            database.run(f"UPDATE {DATABASE}.Prices SET v = 31 WHERE id = 3", f"DELETE FROM {DATABASE}.t WHERE id = 2")
+            for table in messages:
+                equal_again(running, source, database, table)
+
+
 def test_table_when_an_ignored_column_gets_another_name_then_its_remedy_brings_its_rows(
     database: Server, running: Stack
 ) -> None:

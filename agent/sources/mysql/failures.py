@@ -1,5 +1,6 @@
 """The words of what can go wrong while the log is read. Pure: values in, errors out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from menura.naming import sync_anew
@@ -15,6 +16,7 @@ from agent.errors import (
     TableStatementLogged,
 )
 from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.server.transaction_precise import PreciseTable
 
 DOING = "reading the binary log"
 SOURCE_STANDS = (
@@ -115,17 +117,42 @@ def rows_uncertain(place: Place, table: Table, found: str, first: str = "Run: ")
     )
 
 
-def statement_logged(place: Place, table: Table, word: str, *, is_named: bool) -> TableStatementLogged:
+def statement_logged(
+    place: Place, table: Table, word: str, precise: Sequence[PreciseTable], *, is_named: bool
+) -> TableStatementLogged:
+    """`precise`: tables that the statement names and whose changes are always logged so."""
     reach = "" if is_named else ", and it may have changed this table through a trigger, a foreign key or a routine"
     return TableStatementLogged(
         DOING,
-        f"{word} was logged as a statement, so its rows are not in the log{reach}",
+        f"{word} was logged as a statement, so its rows are not in the log{reach}{_always_so(precise)}",
         data=TABLE_COMPLETE,
-        remedy="Run on the server: SET GLOBAL binlog_format = 'ROW'; reconnect its clients and keep them from changing"
-        f" it; then run: {sync_anew(place.source, *table)}",
+        remedy=f"{_rows_in_the_log(precise)}; then run: {sync_anew(place.source, *table)}",
         source=place.source,
         database=table[0],
         table=table[1],
+    )
+
+
+def _always_so(precise: Sequence[PreciseTable]) -> str:
+    if not precise:
+        return ""
+    names = " and ".join(".".join(each.table) for each in precise)
+    return (
+        f". MariaDB logs changes of {names} so whatever binlog_format is, since the system versioning counts"
+        " transactions (ROW START and ROW END are BIGINT UNSIGNED)"
+    )
+
+
+def _rows_in_the_log(precise: Sequence[PreciseTable]) -> str:
+    """What has the server log rows from then on."""
+    if not precise:
+        return (
+            "Run on the server: SET GLOBAL binlog_format = 'ROW'; reconnect its clients and keep them from changing it"
+        )
+    statements = "; ".join(statement for each in precise for statement in each.statements())
+    return (
+        "Have the versions count time. That removes the former versions: copy those that you need. Run on the server,"
+        f" in one session: {statements}"
     )
 
 

@@ -15,11 +15,13 @@ _HASH = "DB_ROW_HASH_"
 _HASH_NAME = re.compile(_HASH + r"[0-9]+", re.IGNORECASE)
 
 
-def period_columns() -> tuple[ColumnDefinition, ...]:
+def period_columns(*, precise: bool = False) -> tuple[ColumnDefinition, ...]:
+    """`precise`: they count transactions, as where the columns that did were dropped and the versioning was not."""
+    kind = ColumnType(Kind.BIGINT, unsigned=True) if precise else ColumnType(Kind.TIMESTAMP, precision=6)
     return tuple(
         ColumnDefinition(
             name,
-            ColumnType(Kind.TIMESTAMP, precision=6),
+            kind,
             nullable=False,
             default=Default.NONE,
             generated=True,

@@ -8,6 +8,7 @@ from menura.doctor import Checks, Verdict, failed, ok, unknown, warning
 from agent.sources.mysql.doctor.grants import GLOBAL
 from agent.sources.mysql.server.checks import LOG_BIN_REMEDY
 from agent.sources.mysql.server.quoting import quoted
+from agent.sources.mysql.server.transaction_precise import PreciseTable
 from agent.table_positions import Table
 
 checks = Checks["ServerFacts"]()
@@ -68,6 +69,8 @@ class ServerFacts:
     #: of those that this account sees and the filter lets through
     keyless_tables: tuple[Table, ...] | None
     untransactional_tables: tuple[Table, ...] | None
+    #: of the whole server, as far as this account sees them
+    precise_tables: tuple[PreciseTable, ...]
     connections: int | None
     #: of this connection; empty: it is in the clear
     cipher: str
@@ -329,6 +332,22 @@ def _tables(tables: tuple[Table, ...] | None, what: str, alteration: str) -> Ver
     statements = [f"ALTER TABLE {quoted(table)} {alteration}" for table in tables[:NAMED]]
     named = _some([".".join(table) for table in tables])
     return warning(f"{len(tables)} tables {what}: {named}", _run("; ".join(statements)))
+
+
+@checks(
+    "row-versions",
+    "Changes of a table whose versions count transactions are logged as statements, which stops every table.",
+)
+def row_versions(facts: ServerFacts) -> Verdict:
+    found = facts.precise_tables
+    if not found:
+        return ok("there is no table whose versions count transactions")
+    statements = [statement for each in found[:NAMED] for statement in each.statements()]
+    named = _some([".".join(each.table) for each in found])
+    return warning(
+        f"{len(found)} tables whose versions count transactions: {named}",
+        f"Copy the former versions that you need, which go. {_run('; '.join(statements))}; all in one session",
+    )
 
 
 @checks("connections", "An agent that gets no connection reads nothing; dumps take one for each worker.")

@@ -21,6 +21,7 @@ from agent.sources.mysql.doctor.grants import FLAVORS, least_grants, privileges
 from agent.sources.mysql.server.connection import account_of, connect, facts_of, is_grant_missing, rows, server_errors
 from agent.sources.mysql.server.replication import identity_of
 from agent.sources.mysql.server.server_log import status_statement
+from agent.sources.mysql.server.transaction_precise import precise_tables
 from agent.table_positions import Table
 
 __all__ = ["examine", "flavors", "grants"]
@@ -91,6 +92,7 @@ def gather(source: MysqlConfig, server: ServerConfig, replica_id: int) -> Server
             ignored_databases=None if end is None else ",".join(str(row[3] or "") for row in end),
             keyless_tables=_named(row[:2] for row in allowed if not row[2]),
             untransactional_tables=_named(row[:2] for row in allowed if not row[3]),
+            precise_tables=tuple(precise_tables(connection)) if facts.flavor == "mariadb" else (),
             connections=int(status.get("Threads_connected") or 0) or None,
             cipher=str(status.get("Ssl_cipher") or ""),
             certificate_days=_days_left(str(status.get("Ssl_server_not_after") or "")),

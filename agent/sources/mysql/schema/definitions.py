@@ -18,7 +18,7 @@ Durable: what `history` keeps; it is written before the cut that it belongs to i
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
@@ -39,6 +39,7 @@ from agent.sources.mysql.schema.renames import Renames
 from agent.sources.mysql.schema.shadow_tables import ShadowTables
 from agent.sources.mysql.schema.unlogged_columns import UnloggedColumns
 from agent.sources.mysql.schema.versions import Gone, Unknown, Version
+from agent.sources.mysql.server.transaction_precise import PreciseTable
 
 log = logging.getLogger("menura.definitions")
 
@@ -51,6 +52,9 @@ class SchemaReader(Protocol):
 
     def databases(self) -> Mapping[str, str]:
         """Default charsets."""
+
+    def precise_tables(self, names: Collection[str]) -> Sequence[PreciseTable]:
+        """Those of any database with one of these names whose changes are logged as statements."""
 
     def statements(self, start: BinlogPosition, until: BinlogPosition) -> Iterable[Logged]:
         """What may have changed definitions, in the log's order."""
@@ -170,6 +174,11 @@ class Definitions:
             isinstance(version, TableDefinition) and name[0] == table[0] and is_ghost(table[1], name[1])
             for name, version in self._versions.items()
         )
+
+    def precise_tables(self, summary: StatementSummary) -> list[PreciseTable]:
+        """Those that the statement names, and whose changes are always logged as statements, as the server says now."""
+        found = self._schema_reader.precise_tables({name for _, name in summary.names})
+        return [each for each in found if summary.mentions(*each.table)]
 
     def apply(self, statement: Statement, transaction: Transaction, live: Collection[Table]) -> Applied:
         """What a statement changes; tables of `live` and their copies then look so."""

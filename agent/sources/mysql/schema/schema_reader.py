@@ -25,6 +25,7 @@ from agent.sources.mysql.server.continuity import Continuity
 from agent.sources.mysql.server.information_schema import read_databases, read_definitions
 from agent.sources.mysql.server.replication import ReplicaIdentity
 from agent.sources.mysql.server.server_log import ReadTransaction, ServerLog
+from agent.sources.mysql.server.transaction_precise import PreciseTable, precise_tables
 
 DOING = "reading definitions of tables"
 #: a DDL may hold a table's metadata lock for long; then this is tried again later
@@ -64,6 +65,13 @@ class ServerSchemaReader:
         """Default charsets. Raises a `SourceError`."""
         with closing(connect(self.server, self.source)) as connection, self._errors():
             return read_databases(connection)
+
+    def precise_tables(self, names: Collection[str]) -> list[PreciseTable]:
+        """Those of any database with one of these names whose changes are logged as statements."""
+        if not self.reads.mariadb:
+            return []
+        with closing(connect(self.server, self.source)) as connection, self._errors():
+            return precise_tables(connection, names)
 
     def statements(self, start: BinlogPosition, until: BinlogPosition) -> Iterable[Logged]:
         """What may have changed definitions. Raises a `SourceError`."""

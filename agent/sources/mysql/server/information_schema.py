@@ -33,6 +33,7 @@ from agent.sources.mysql.ddl.model import (
 )
 from agent.sources.mysql.ddl.types import MOST_BYTES
 from agent.sources.mysql.server.connection import Facts, Row, rows
+from agent.sources.mysql.server.transaction_precise import has_precise_hidden_period
 from agent.sources.mysql.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, Kind
 
 _COLUMNS = """
@@ -206,7 +207,8 @@ def _read(
         if mariadb:
             in_memory = str(engine).upper() in ENGINES_OF_HASHES
             of_others = tuple(_key(name, key, in_memory) for name, key in of_table.items())
-            more = hidden.period_columns() if has_period else ()
+            precise = has_period and has_precise_hidden_period(connection, table)
+            more = hidden.period_columns(precise=precise) if has_period else ()
             more += hidden.hash_columns(sum(key.hashed for key in of_others))
         else:
             more, of_others = (), ()

@@ -325,9 +325,10 @@ class BinlogReader:
         """
         if summary.is_system_only:
             return
-        verb = summary.first.partition(" ")[0]
-        for table in self._router.live_tables():
-            error = statement_logged(self._read.place(), table, verb, is_named=summary.mentions(*table))
+        verb, live = summary.first.partition(" ")[0], self._router.live_tables()
+        precise = self._definitions.precise_tables(summary) if live else []
+        for table in live:
+            error = statement_logged(self._read.place(), table, verb, precise, is_named=summary.mentions(*table))
             self._router.stop_here(table, error)
 
     def _incident(self, event: Event) -> None:
