@@ -214,7 +214,8 @@ def lake_value(column: SourceColumn, value: object, unrepresentable: str | None)
     if kind == "bit":
         assert isinstance(value, int)
         bits = int(column.column_type.partition("(")[2].rstrip(")") or 1)
-        return (int(value) & (2**64 - 1)).to_bytes((bits + 7) // 8, "big")
+        number, size = int(value) & (2**64 - 1), (bits + 7) // 8
+        return number.to_bytes(size, "big") if number < 1 << 8 * size else _of_another_type(value)
     if isinstance(value, decimal.Decimal):
         return _decimal_text(column, value)
     if isinstance(value, int):

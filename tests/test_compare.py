@@ -48,6 +48,12 @@ def test_value_when_the_lakes_column_is_of_another_type_then_it_equals_none() ->
         assert lake_value(SourceColumn("c", kind, kind, 0, 0), value, None) != shown
 
 
+def test_bits_when_the_lake_still_has_more_than_the_column_takes_then_they_equal_none() -> None:
+    column = SourceColumn("c", "bit", "bit(8)", 0, 0)
+    assert lake_value(column, 258, None) == ("int", 258)
+    assert lake_value(column, 255, None) == b"\xff"
+
+
 def test_text_when_a_geometry_has_become_it_then_its_bytes_are_read_and_no_question_marks(tmp_path: Path) -> None:
     """MariaDB keeps a geometry's bytes, of which ASCII has not all, in a text of that charset."""
     with server("mariadb", tmp_path / "server") as database:
