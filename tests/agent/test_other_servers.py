@@ -17,6 +17,7 @@ from tests.agent.log_changes import (
     gaps,
     insert,
     position_now,
+    purge,
     read_once,
     seconds_of,
     wait_for_another_second,
@@ -70,6 +71,29 @@ def test_server_when_restored_from_an_older_copy_then_says_what_it_lacks_and_wai
         assert "transactions" in gap.unlogged_changes or "log ends at" in gap.unlogged_changes
         gateway.wait(lambda: (state := last_state(gateway, ORDERS)) and state.state == config_pb2.TableState.STREAMING)
         gateway.wait(lambda: not record.effective[-1].HasField("other_server"))
+
+
+def test_domain_when_its_operator_has_removed_it_from_the_log_then_the_error_says_so_and_it_can_be_accepted(
+    gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server") as database:
+        prepare(database)
+        gateway.sync("shop", ORDERS, oldest=True)
+        path = config(tmp_path, gateway, database)
+        with running_agent(path, tmp_path / "log"):
+            database.run("SET SESSION gtid_domain_id = 9", "INSERT INTO shop.orders (id) VALUES (8000)")
+            insert(database, 8001)
+            wait_equal(gateway, database, ORDERS)
+        gateway.wait_gone("shop")
+        purge(database)
+        database.run("FLUSH BINARY LOGS DELETE_DOMAIN_ID = (9)")
+        database.stop()
+        database.start()
+        with running_agent(path, tmp_path / "log", 0, SourceDiverged.exit_code):
+            other = wait_until_it_waits(gateway, "SOURCE_DIVERGED")
+            found = gateway.source("shop").effective[-1].error.found
+            assert "has nothing of domain 9, as after DELETE_DOMAIN_ID" in found
+            accept(gateway, database, other.identity)
 
 
 def test_server_when_another_one_is_at_its_address_then_waits_until_it_is_accepted_and_goes_on_at_its_end(

@@ -224,6 +224,8 @@ class Continuity:
         self, position: BinlogPosition, gtids: MariadbGtids, last: MariadbGtids
     ) -> PositionPurged | SourceRebuilt:
         found = f"the server's log ends at {last or 'its beginning'}"
+        if last and (forgotten := sorted(gtids.domains.keys() - last.domains.keys())):
+            found += f" and has nothing of domain {', '.join(map(str, forgotten))}, as after DELETE_DOMAIN_ID"
         if self._is_same_process():
             return self._reset(position, found)
         common = gtids.meet(last)
