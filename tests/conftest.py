@@ -3,6 +3,7 @@
 In CI, where everything can be installed, a missing server is a failure.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -53,6 +54,20 @@ def pytest_sessionstart() -> None:
             f"{folder} has {free >> 20} MiB free, tests need {NEEDED_BYTES >> 20}; none was run. Delete what runs that"
             " were killed have left there (pytest-of-*, menura-*, churn-*, conversions-*), or set TMPDIR."
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: the garbage collector looks for nothing in it.
+
+    It took a sixth of the time of collecting, and half a second each time that it looked through all of that later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

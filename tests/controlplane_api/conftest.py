@@ -14,8 +14,11 @@ from menura.http_server import server_of
 from controlplane_api.api.app import Access, create_app
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
+from tests import compiled_statements
 from tests.postgres import PostgreSQL, postgresql
 from tests.stack import wait_for
+
+compiled_statements.share()
 
 
 @pytest.fixture(autouse=True)

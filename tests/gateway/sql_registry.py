@@ -12,7 +12,10 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.registry import AgentSeen, SourceKey, SourceSeen, TableSeen
+from tests import compiled_statements
 from tests.controlplane_api import facts
+
+compiled_statements.share()
 
 
 def open_registry(file: Path) -> tuple[Database, SqlRegistry]:

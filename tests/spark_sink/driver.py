@@ -51,7 +51,7 @@ class Driver:
 
     def verdict(self, verification: str = "") -> dict[str, Any]:
         """Of the table, once all that is due is compared; the last one, or this one's."""
-        self.verifications.stop(60, finish=True)
+        self.verifications.stop(600, finish=True)
         rows = [row for row in self.verifications.records.rows() if row["chunk"] is None]
         self.verifications = Verifications(str(self.lake))
         self.verifications.start()

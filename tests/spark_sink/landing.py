@@ -60,7 +60,7 @@ from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
-from spark_sink.lake.table_folders import TableFolders
+from spark_sink.lake.table_folders import TableFolders, told_folders
 from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import format_of
@@ -499,7 +499,8 @@ def apply_entries(
     )
 
     def run(settings: TaskSettings) -> list[Message]:
-        return list(apply_tables(settings, split_rows(rows)[1].items()))
+        with told_folders(settings.lake, settings.folders or {}):  # as each task of a sink is
+            return list(apply_tables(settings, split_rows(rows)[1].items()))
 
     done = with_folders(run(settings), settings, folders, run) if folders is not None else run(settings)
     return [outcome for outcome in done if isinstance(outcome, Outcome)]

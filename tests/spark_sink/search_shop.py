@@ -4,7 +4,7 @@ Everything runs as it does in production, but for the sink, whose parts are call
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -14,16 +14,17 @@ import pyarrow as pa
 from menura.http_server import server_of
 from menura.views.definition import ViewDefinition
 
-from spark_sink.ingest.view_task import ViewSettings, attempted
+from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, attempted
 from spark_sink.ingest.views import Views
 from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.search.following import Follower
 from spark_sink.search.opensearch.cluster import Cluster
 from spark_sink.search.searching import engine_of
 from spark_sink.search.service import SearchService
-from spark_sink.views.maintain import view_table_id
+from spark_sink.views.maintain import ViewWork, view_table_id
 from spark_sink.work import TableId
 from tests.spark_sink.landing import Table, Values, Writer, insert, table_id
 from tests.spark_sink.test_export import Lake
@@ -92,12 +93,14 @@ class Shop:
     def __init__(self, folder: Path, indexes: Path | Cluster | None = None) -> None:
         self.lake = Lake(Writer(folder / "landing"), folder / "lake")
         self.indexes = indexes or folder / "indexes"
-        self._views = Views(
-            str(self.lake.folder),
-            Records(str(self.lake.folder)),
-            lambda works: [attempted(ViewSettings(str(self.lake.folder), AT_ONCE, KEEP_HOURS), work) for work in works],
-            nullcontext(),
-        )
+        lake = str(self.lake.folder)
+        settings = ViewSettings(lake, AT_ONCE, KEEP_HOURS)
+
+        def run(works: Iterable[ViewWork]) -> list[ViewOutcome]:
+            with told_folders(lake, {}):  # as each task of a sink is
+                return [attempted(settings, work) for work in works]
+
+        self._views = Views(lake, Records(lake), run, nullcontext())
         self._views.want([ViewDefinition("acme", VIEW_ID.table, SQL)])
 
     def fill(self) -> None:

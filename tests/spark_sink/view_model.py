@@ -7,7 +7,7 @@ change, join keys move and become null, tables are emptied. What a view must hol
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -22,15 +22,16 @@ from menura.change_batch import CHANGE_TYPE, GSN
 from menura.views.definition import ViewDefinition
 
 from spark_sink.ingest.cut_log_source import entry_rows
-from spark_sink.ingest.view_task import ViewSettings, attempted
+from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, attempted
 from spark_sink.ingest.views import Views
 from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import lake_type
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
-from spark_sink.views.maintain import view_table_id
+from spark_sink.views.maintain import ViewWork, view_table_id
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CutSeen, EventSeen, split_rows
 from tests.spark_sink.landing import Change, Table, Values, Writer, apply_entries, delete, insert, truncate, update
@@ -86,10 +87,12 @@ class World:
         """As after a start."""
         stores = StoreSettings(str(self.folder / "stores"), least_rows=0) if self.stores else None
         settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores)
-        records = Records(str(self.lake))
-        sink = Views(
-            str(self.lake), records, lambda works: [attempted(settings, work) for work in works], nullcontext()
-        )
+
+        def run(works: Iterable[ViewWork]) -> list[ViewOutcome]:
+            with told_folders(settings.lake, {}):  # as each task of a sink is
+                return [attempted(settings, work) for work in works]
+
+        sink = Views(str(self.lake), Records(str(self.lake)), run, nullcontext())
         sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in self.views.items()])
         return sink
 
