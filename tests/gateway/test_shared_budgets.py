@@ -83,8 +83,8 @@ async def commit_and_report(honest: ScriptedAgent, registry: MemoryRegistry) -> 
     await eventually("the report", lambda: HONEST in registry.effective)
 
 
-#: so that the client's gRPC takes 64 KiB at most before it is read
-SMALL_WINDOW = (*OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535))
+#: so that the client's gRPC takes 4 KiB at most before it is read: what is sent until then is what these tests cost
+SMALL_WINDOW = (*OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4_096))
 
 
 async def commit_without_reading(agent: ScriptedAgent, source: str, log: pytest.LogCaptureFixture) -> AgentStream:

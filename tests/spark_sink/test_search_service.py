@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,40 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "WAIT_SECONDS", 300)
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    shop = Shop(tmp_path)
+def filled(folder: Path) -> Shop:
+    shop = Shop(folder)
     shop.fill()
     shop.index()
     return shop
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """One that no test changes."""
+    return filled(tmp_path_factory.mktemp("kept"))
+
+
 @pytest.fixture
-def client(shop: Shop) -> Iterator[httpx.Client]:
-    with (
-        answering(SearchService(shop.indexes, timeout_seconds=300)) as url,
-        http_client(url) as client,
-    ):
+def shop(tmp_path: Path) -> Shop:
+    """Of a test that changes it."""
+    return filled(tmp_path)
+
+
+@contextmanager
+def asking(shop: Shop) -> Iterator[httpx.Client]:
+    with answering(SearchService(shop.indexes, timeout_seconds=300)) as url, http_client(url) as client:
+        yield client
+
+
+@pytest.fixture
+def client(kept: Shop) -> Iterator[httpx.Client]:
+    with asking(kept) as client:
+        yield client
+
+
+@pytest.fixture
+def shop_client(shop: Shop) -> Iterator[httpx.Client]:
+    with asking(shop) as client:
         yield client
 
 
@@ -77,7 +98,7 @@ def listed(client: httpx.Client, **asked: object) -> list[str]:
 
 
 def test_a_search_when_it_is_asked_then_rows_come_whole_with_counts_and_how_far_the_index_is(
-    shop: Shop, client: httpx.Client
+    kept: Shop, client: httpx.Client
 ) -> None:
     answer = found(client, text="red bicy*", filters=["total>=20"], facets=["status"], limit=2)
     fits = [each for each in joined() if "Red bicycle" in str(each["note"]) and each["total"] >= 20]  # type: ignore[operator]
@@ -98,19 +119,19 @@ def test_a_search_when_it_is_asked_then_rows_come_whole_with_counts_and_how_far_
 
 
 def test_an_index_when_the_lake_has_gone_on_then_it_is_said_how_far_until_it_follows(
-    shop: Shop, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, shop_client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lag, "FRESH_SECONDS", 0)
     shop.cut((ORDERS, [delete(**order(1))]))
-    behind = wait_for("the lag", lambda: (each := found(client))["lake_cut"] == 2 and each)
+    behind = wait_for("the lag", lambda: (each := found(shop_client))["lake_cut"] == 2 and each)
     assert (behind["cut"], behind["total"]) == (1, 40)
     assert behind["behind_us"] > 0
     shop.index()
-    caught_up = wait_for("no lag", lambda: (each := found(client))["behind_us"] == 0 and each)
+    caught_up = wait_for("no lag", lambda: (each := found(shop_client))["behind_us"] == 0 and each)
     assert (caught_up["cut"], caught_up["total"]) == (2, 39)
 
 
-def test_a_tenant_when_it_asks_then_reaches_no_index_of_another(shop: Shop, client: httpx.Client) -> None:
+def test_a_tenant_when_it_asks_then_reaches_no_index_of_another(kept: Shop, client: httpx.Client) -> None:
     other = {**OF_ORDERS, "tenant": "globex"}
     assert refused(client.post("/v1/search", json=other)) == (404, "SEARCH_INDEX_MISSING")
     assert client.post("/v1/indexes", json={"tenant": "globex"}).json() == {"indexes": [], "next": None}
@@ -142,10 +163,10 @@ def test_a_question_when_it_can_not_be_answered_then_it_is_refused_with_what_to_
         assert refused(answer) == (422, "SEARCH_REFUSED"), (path, body[:200])
 
 
-def test_a_caller_when_he_has_not_the_token_then_he_is_told_nothing(shop: Shop, tmp_path: Path) -> None:
+def test_a_caller_when_he_has_not_the_token_then_he_is_told_nothing(kept: Shop, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n")
-    with answering(SearchService(shop.indexes, token=file)) as url, http_client(url) as client:
+    with answering(SearchService(kept.indexes, token=file)) as url, http_client(url) as client:
         for shown in ({}, {"authorization": "secret"}, {"authorization": "Bearer Secret"}):
             answer = client.post("/v1/search", json=OF_ORDERS, headers=shown)
             assert refused(answer) == (401, "SEARCH_CALLER_REFUSED")
@@ -179,9 +200,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_searches_when_they_take_too_long_then_they_keep_their_turns_and_others_are_refused_until_they_end(
-    shop: Shop, held: threading.Event
+    kept: Shop, held: threading.Event
 ) -> None:
-    service = SearchService(shop.indexes, most_at_once=2, timeout_seconds=0.05)
+    service = SearchService(kept.indexes, most_at_once=2, timeout_seconds=0.05)
     with answering(service) as url, http_client(url) as client:
         for late in (1, 2):
             assert refused(client.post("/v1/search", json=OF_ORDERS)) == (422, "SEARCH_TOO_LONG")
@@ -216,7 +237,7 @@ def test_rows_when_they_are_very_large_then_values_are_cut_off_and_rows_left_out
 
 
 def test_rows_when_they_are_too_many_bytes_together_then_the_first_ones_come(
-    shop: Shop, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    kept: Shop, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_sink.search.questions.MOST_ROW_BYTES", 500)
     answer = found(client, limit=10)
@@ -225,35 +246,35 @@ def test_rows_when_they_are_too_many_bytes_together_then_the_first_ones_come(
 
 
 def test_indexes_when_they_are_listed_then_each_is_named_as_its_table_in_pages_and_a_damaged_one_says_so(
-    shop: Shop, client: httpx.Client
+    shop: Shop, shop_client: httpx.Client
 ) -> None:
     shop.cut((LONG, [insert(id=1)]))
     shop.index(table_id(LONG), ORDERS_ID, VIEW_ID)
     names = [LONG.name, "orders", "orders_of_customers"]
-    assert listed(client) == names
-    first = client.post("/v1/indexes", json={"tenant": "acme", "limit": 2}).json()
+    assert listed(shop_client) == names
+    first = shop_client.post("/v1/indexes", json={"tenant": "acme", "limit": 2}).json()
     assert first["next"] == ["shop", "shop", "orders"]
-    assert listed(client, after=first["next"], limit=2) == names[2:]
+    assert listed(shop_client, after=first["next"], limit=2) == names[2:]
     home = shop.indexes / ORDERS_ID.default_folder
     (home / TABLE_FILE).unlink()  # as of an index of before
-    assert listed(client) == names
+    assert listed(shop_client) == names
     (home / "1/meta.json").write_text("{}")
-    _, damaged, _ = client.post("/v1/indexes", json={"tenant": "acme"}).json()["indexes"]
+    _, damaged, _ = shop_client.post("/v1/indexes", json={"tenant": "acme"}).json()["indexes"]
     assert (damaged["table"], damaged["rows"], damaged["cut"]) == ("orders", None, None)
     assert damaged["unknown"]
     (home / "1/meta.json").unlink()  # begun, and not completed
-    assert listed(client) == [names[0], names[2]]
+    assert listed(shop_client) == [names[0], names[2]]
     (home / TABLE_FILE).write_text(json.dumps({"format": 1, **OF_VIEW}))
-    assert refused(client.post("/v1/indexes", json={"tenant": "acme"})) == (500, "SEARCH_INDEX_FAILED")
+    assert refused(shop_client.post("/v1/indexes", json={"tenant": "acme"})) == (500, "SEARCH_INDEX_FAILED")
 
 
 @pytest.fixture
-def reached(shop: Shop) -> Any:
-    return open_search(shop.indexes, ORDERS_ID).reached
+def reached(kept: Shop) -> Any:
+    return open_search(kept.indexes, ORDERS_ID).reached
 
 
 def test_a_lag_when_the_lake_does_not_answer_then_the_reason_stands_in_its_place_and_no_search_waits_for_it(
-    shop: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
+    kept: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(failure: Exception) -> Callable[..., Any]:
         def look(*_: str) -> Any:
@@ -268,14 +289,14 @@ def test_a_lag_when_the_lake_does_not_answer_then_the_reason_stands_in_its_place
     }
     for words, look in looks.items():
         lags = Lags(look)
-        assert all(words in lags.of(str(shop.lake.folder), ORDERS_ID, reached) for _ in range(3)), words
+        assert all(words in lags.of(str(kept.lake.folder), ORDERS_ID, reached) for _ in range(3)), words
     monkeypatch.setattr(lag, "WAIT_SECONDS", 0.01)
     lags = Lags(lambda *_: threading.Event().wait())
-    assert all("has not answered within" in lags.of(str(shop.lake.folder), ORDERS_ID, reached) for _ in range(3))
+    assert all("has not answered within" in lags.of(str(kept.lake.folder), ORDERS_ID, reached) for _ in range(3))
 
 
 def test_a_lag_when_many_ask_for_it_then_the_lake_is_read_once_and_its_last_answer_is_good_for_a_while(
-    shop: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
+    kept: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, let_go = [], threading.Event()
 
@@ -285,7 +306,7 @@ def test_a_lag_when_many_ask_for_it_then_the_lake_is_read_once_and_its_last_answ
             let_go.wait()
         return SourceSeen.look(*source)
 
-    lags, lake = Lags(look), str(shop.lake.folder)
+    lags, lake = Lags(look), str(kept.lake.folder)
     monkeypatch.setattr(lag, "WAIT_SECONDS", 300)
     monkeypatch.setattr(lag, "FRESH_SECONDS", 300)
     assert [lags.of(lake, ORDERS_ID, reached).seconds for _ in range(3)] == [0, 0, 0]
@@ -401,7 +422,7 @@ def test_changes_when_a_dumps_rows_share_one_number_then_no_more_are_read_than_a
 
 
 def test_changes_when_the_lake_does_not_answer_then_half_of_the_turns_are_left_to_searches(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    kept: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, entered = threading.Event(), threading.Semaphore(0)
 
@@ -411,7 +432,7 @@ def test_changes_when_the_lake_does_not_answer_then_half_of_the_turns_are_left_t
         return RecentChanges(1, [])
 
     monkeypatch.setattr(service, "recent_changes", slow)
-    running = SearchService(shop.indexes, str(shop.lake.folder), most_at_once=4, timeout_seconds=300)
+    running = SearchService(kept.indexes, str(kept.lake.folder), most_at_once=4, timeout_seconds=300)
     with answering(running) as url, http_client(url) as client, ThreadPoolExecutor() as pool:
         asked = [
             pool.submit(client.post, "/v1/changes", json={**OF_ORDERS, "table": name}) for name in ("orders", "items")
