@@ -156,6 +156,14 @@ def free_port() -> int:
     raise AssertionError("ports do not end")
 
 
+def two_free_ports() -> int:
+    """The first of two that follow each other."""
+    port = free_port()
+    while (following := free_port()) != port + 1:
+        port = following
+    return port
+
+
 @contextmanager
 def server(flavor: Flavor, folder: Path, *, release: str = "", program: str = "", **settings: str) -> Iterator[Server]:
     """A running server with a fresh data folder in `folder`; `settings` are server options with '_' for '-'.

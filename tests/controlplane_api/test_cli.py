@@ -1,7 +1,6 @@
 import json
 import shlex
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, cut, entry, file, started, stopped
 from tests.controlplane_api.lake_facts import Sink, lake_source, stop
-from tests.servers import free_port
+from tests.servers import free_port, two_free_ports
 from tests.stack import MENURA, Process, wait_for
 
 
@@ -267,7 +266,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
 
 
 def test_up_when_other_hosts_reach_it_then_the_line_that_it_prints_enrols_an_agent_there(tmp_path: Path):
-    port = next(port for port in iter(free_port, 0) if is_free(port + 1))
+    port = two_free_ports()  # agents enrol at the second one
     up = Up(tmp_path)
     up.process.arguments[up.process.arguments.index(up.gateway)] = f"0.0.0.0:{port}"
     up.start()
@@ -289,11 +288,6 @@ def test_up_when_other_hosts_reach_it_then_the_line_that_it_prints_enrols_an_age
         assert process(word, *command).stderr.count("agent db-1 has used it")
     finally:
         up.process.stop()
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_up_when_killed_then_leaves_no_process(up: Up):
