@@ -131,8 +131,9 @@ def test_table_when_it_was_denied_between_then_a_column_that_stayed_before_is_to
     with streaming(database, gateway, tmp_path, WITHOUT, (*COLUMNS, PIN)) as host:
         gateway.wait(lambda: withheld(gateway).columns and gateway.rows("shop", ORDERS))
         host.policy(DENIED)
-        gateway.wait(lambda: stops(gateway, ORDERS))
+        gateway.wait(lambda: stops(gateway, ORDERS) and not gateway.source("shop").existing())
         host.policy(OPEN)
+        gateway.wait(lambda: gateway.source("shop").existing())
         gateway.sync("shop", ORDERS)
         gateway.wait(lambda: withheld(gateway).freed > 0)
 
