@@ -84,6 +84,8 @@ class LakeState(StrEnum):
     """What is known of a source or a table in a lake."""
 
     FOLLOWING = "following"
+    #: its sink gives it what it has missed, in parts, while others go on
+    BEHIND = "behind"
     #: its sink has stopped it, or has ended
     FAILED = "failed"
     #: its sink says nothing

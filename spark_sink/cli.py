@@ -54,7 +54,9 @@ from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
 from spark_sink.views.store_folders import default_folder
 
-WAIT_SECONDS = 1
+WAIT_SECONDS = 1.0
+#: where there is more to be done: a batch that has come meanwhile goes first
+SHORT_WAIT_SECONDS = 0.1
 #: a batch in progress may end within this time after a stop; then it is broken off, and replayed at the next start
 STOP_GRACE_SECONDS = 5.0
 #: how long a query that Spark ends again and again, without a batch in between, is begun again: on a starved machine no
@@ -298,7 +300,8 @@ def _begin_reports(reporter: Reporter, sink: Sink) -> None:
 def _ended(query: StreamingQuery, sink: Sink) -> bool:
     """Whether the query ended within the next moment. Raises the error that ended it."""
     try:
-        return bool(query.awaitTermination(WAIT_SECONDS))
+        seconds = SHORT_WAIT_SECONDS if sink.has_more else WAIT_SECONDS
+        return bool(query.awaitTermination(seconds))  # type: ignore[arg-type]
     except StreamingQueryException as failed:
         if sink.failure is not None:
             raise sink.failure from failed

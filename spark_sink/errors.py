@@ -278,6 +278,12 @@ class LakeTableLost(TableStopped):
     from_entry = 1
 
 
+class TableBehind(TableStopped):
+    """More of a table landed at once than others wait for: it catches up in parts."""
+
+    terminal = False
+
+
 class LakeStorageFailed(TableStopped):
     """The lake's storage refused; tried again."""
 

@@ -17,7 +17,7 @@ from menura.metrics_port import serving
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from spark_sink.errors import SinkError, SinkSettingInvalid
+from spark_sink.errors import SinkError, SinkSettingInvalid, TableBehind
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.landed.landing_log import LandingLog
 
@@ -28,6 +28,7 @@ FIGURES = (
     Figure("menura_sink_rows_total", "Change events and dumped rows applied."),
     Figure("menura_sink_batch_seconds_total", "Time spent in batches."),
     Figure("menura_sink_tables_stopped", "Tables that the sink has stopped."),
+    Figure("menura_sink_tables_behind", "Tables that catch up in parts, since others do not wait for them."),
     Figure("menura_sink_waiting", "1: the sink waits for its landing or its lake, which do not answer; else 0."),
     Figure("menura_sink_source_tables_stopped", "Tables of a source that the sink has stopped.", _OF_SOURCE),
     Figure("menura_sink_freshness_seconds", "Age of the newest transaction in the lake.", _OF_SOURCE),
@@ -50,10 +51,12 @@ class SinkCollector(Collector):
         found.add("menura_sink_batches_total", now.batches)
         found.add("menura_sink_rows_total", now.rows)
         found.add("menura_sink_batch_seconds_total", now.batch_seconds)
-        found.add("menura_sink_tables_stopped", len(now.stopped))
+        stops = [stop for stop in now.stopped.values() if stop.code != TableBehind.code]
+        found.add("menura_sink_tables_stopped", len(stops))
+        found.add("menura_sink_tables_behind", len(now.stopped) - len(stops))
         found.add("menura_sink_waiting", now.problem is not None)
         shown = sorted(now.sources)[:MAX_SOURCES]
-        stopped = Counter((table.tenant, table.source) for table in now.stopped)
+        stopped = Counter((stop.table.tenant, stop.table.source) for stop in stops)
         for name in sorted({*shown, *stopped})[:MAX_SOURCES]:
             found.add("menura_sink_source_tables_stopped", stopped[name], *name)
         for name in shown:

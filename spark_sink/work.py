@@ -127,6 +127,15 @@ class TableFile:
         return self.chunk is not None and not self.chunk.is_whole
 
 
+#: of files up to format 7, which do not say how much their rows are
+PLAIN_PER_BYTE = 4
+
+
+def plain_size(file: TableFile) -> int:
+    """Bytes of its rows in memory."""
+    return file.plain_bytes or file.bytes * PLAIN_PER_BYTE
+
+
 class Rowless:
     """Work that brings no row."""
 

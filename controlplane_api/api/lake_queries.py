@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from menura.lake_report import TABLE_BEHIND
 from menura.naming import TableName
 from sqlalchemy import Connection, func, select, tuple_
 
@@ -21,7 +22,8 @@ from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.models import AnyRow, Lake, LakePolicy, LakeSource, LakeStop, Landing
 from controlplane_api.states import LakeState
 
-_WORST_FIRST = (LakeState.FAILED, LakeState.UNKNOWN, LakeState.FOLLOWING)
+_WORST_FIRST = (LakeState.FAILED, LakeState.UNKNOWN, LakeState.BEHIND, LakeState.FOLLOWING)
+_IS_STOPPED = LakeStop.code != TABLE_BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def sinks(connection: Connection, now: int, *, cursor: str = "", limit: int) -> 
     if after is not None:
         statement = statement.where(Lake.name > after[0])
     lakes, following = page_of(connection.execute(statement).all(), limit, lambda lake: (lake.name,))
-    stops = select(LakeStop.lake_id, func.count().label("tables")).group_by(LakeStop.lake_id)
+    stops = select(LakeStop.lake_id, func.count().label("tables")).where(_IS_STOPPED).group_by(LakeStop.lake_id)
     stopped = {row.lake_id: row.tables for row in connection.execute(stops)}
     found = [
         SinkView(
@@ -73,7 +75,7 @@ def of_sources(connection: Connection, tenant: str, landed: Sequence[Landed], no
     }
     stops = (
         select(LakeStop.lake_id, LakeStop.source, func.count().label("tables"))
-        .where(LakeStop.tenant == tenant)
+        .where(LakeStop.tenant == tenant, _IS_STOPPED)
         .group_by(LakeStop.lake_id, LakeStop.source)
     )
     stopped = {(row.lake_id, row.source): row.tables for row in connection.execute(stops)}
@@ -220,7 +222,7 @@ def _table_view(lake: LakeView, stop: AnyRow | None, schema_changes: str, now: i
     commit_us = stop.last_commit_timestamp_us
     return LakeTableView(
         lake=lake.lake,
-        state=LakeState.FAILED,
+        state=LakeState.BEHIND if stop.code == TABLE_BEHIND else LakeState.FAILED,
         problem=ProblemView(code=stop.code, message=stop.message, terminal=stop.terminal, at_us=stop.at_us),
         cut=max(0, stop.cut - 1),
         freshness_us=max(0, now - commit_us) if commit_us else None,

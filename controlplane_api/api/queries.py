@@ -350,6 +350,8 @@ def _held_up(
         return held.stage, held.problem
     if row.state == State.FAILED and lake is not None and lake.state is LakeState.FAILED:
         return Stage.LAKE, lake.problem
+    if row.state == State.CATCHING_UP and held.state is None and lake is not None and lake.state is LakeState.BEHIND:
+        return Stage.LAKE, lake.problem
     if row.state in MOVING and held.state is not None:
         # What the agent says of the table itself is nearer to it.
         own = row.problem if held.stage is Stage.SOURCE and row.state == State.WAITING else None

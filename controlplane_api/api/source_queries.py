@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 
 from menura.instants import now_us
+from menura.lake_report import TABLE_BEHIND
 from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_, select
 
 from controlplane_api import lost_state
@@ -231,7 +232,7 @@ _LOST = (
     .correlate(Source)
     .scalar_subquery()
 )
-_STOPPED_IN_A_LAKE = (
+_STOPS_IN_LAKES = (
     select(LakeStop.lake_id)
     .join(Tenant, Tenant.name == LakeStop.tenant)
     .join(Source, and_(Source.tenant_id == Tenant.id, Source.name == LakeStop.source))
@@ -241,11 +242,13 @@ _STOPPED_IN_A_LAKE = (
         LakeStop.name == SourceTable.name,
     )
     .correlate(SourceTable)
-    .exists()
 )
-#: a table's own: what its agent and the cut log say, unless a sink has stopped it
+_STOPPED_IN_A_LAKE = _STOPS_IN_LAKES.where(LakeStop.code != TABLE_BEHIND).exists()
+_BEHIND_IN_A_LAKE = _STOPS_IN_LAKES.where(LakeStop.code == TABLE_BEHIND).exists()
+#: a table's own: what its agent and the cut log say, unless a sink has stopped it, or it is behind in a lake
 STATE: ColumnElement[str] = case(
     (and_(Sync.state.in_(MOVING), _STOPPED_IN_A_LAKE), State.FAILED.value),
+    (and_(Sync.state == State.STREAMING.value, _BEHIND_IN_A_LAKE), State.CATCHING_UP.value),
     else_=func.coalesce(Sync.state, State.NOT_SYNCED.value),
 )
 #: a table that is gone interests nobody unless something of it has been synced

@@ -176,12 +176,20 @@ def _in_lakes(source: SourceView, table: TableView) -> Iterator[Cause]:
         why = "No sink reports a lake that has the source, so how far the table is in one is not known."
         yield Cause(stage=Stage.LAKE, stands_still=False, behind_us=None, why=why)
     for lake in source.lakes:
-        stopped = table.lake is not None and table.lake.lake == lake.lake and table.lake.state is LakeState.FAILED
+        state = table.lake.state if table.lake is not None and table.lake.lake == lake.lake else lake.state
         why = _in_lake(lake)
-        if stopped and lake.state is LakeState.FOLLOWING:
-            why = f"The table has stopped in lake {lake.lake}, which goes on with others."
-        behind_us = None if stopped else lake.landing_lag_us
+        if lake.state is LakeState.FOLLOWING and state in _LEFT_OUT:
+            why = _LEFT_OUT[state].format(lake=lake.lake)
+        behind_us = None if state in _LEFT_OUT else lake.landing_lag_us
         yield Cause(stage=Stage.LAKE, stands_still=False, behind_us=behind_us, why=why)
+
+
+#: of a table whose lake goes on without it
+_LEFT_OUT = {
+    LakeState.FAILED: "The table has stopped in lake {lake}, which goes on with others.",
+    LakeState.BEHIND: "More of the table landed at once than others wait for: lake {lake} takes it in parts between"
+    " batches of the others.",
+}
 
 
 def _in_lake(lake: LakeView) -> str:

@@ -56,7 +56,12 @@ STATE_STYLES = {
     State.FAILED: "bold red",
 }
 _WITHOUT_SYNC = (State.NOT_SYNCED, State.STOPPED, State.DENIED, State.FAILED)
-LAKE_STYLES = {LakeState.FOLLOWING: "green", LakeState.UNKNOWN: "yellow", LakeState.FAILED: "bold red"}
+LAKE_STYLES = {
+    LakeState.FOLLOWING: "green",
+    LakeState.BEHIND: "yellow",
+    LakeState.UNKNOWN: "yellow",
+    LakeState.FAILED: "bold red",
+}
 WATCH_SECONDS = 1.0
 #: tables that one line names before their problem
 NAMED_TABLES = 3

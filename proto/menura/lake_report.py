@@ -143,6 +143,10 @@ class LakeStop:
         return LakeTable(self.tenant, self.source, self.database, self.table)
 
 
+#: code of a stop that is none: the sink gives the table what it has missed, in parts, while others go on
+TABLE_BEHIND = "TABLE_BEHIND"
+
+
 @dataclass(frozen=True, slots=True)
 class LakePolicy:
     """A table's policy for schema changes, and in what the table is not its source's; '': nothing is said any more."""

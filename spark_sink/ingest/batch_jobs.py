@@ -14,10 +14,13 @@ from functools import partial
 from menura.landing import decode_event
 from menura.stores.options import current
 from py4j.protocol import Py4JJavaError
+from pyspark import RDD
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
+from pyspark.sql import SparkSession
 
+from spark_sink.ingest.batch_share import BatchShare
+from spark_sink.ingest.cut_log_source import ROW_SCHEMA, Row, divide
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
@@ -72,12 +75,23 @@ class BatchJobs:
         done = self._session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
         return [each for each in map(decode, done) if isinstance(each, Outcome)]
 
+    def spread(self, rows: Sequence[Row], families: Families) -> RDD[SparkRow]:
+        """Rows that are no batch's, over the cores; a family's stay together and in order."""
+        context = self._session.sparkContext
+        parts = divide(rows, context.defaultParallelism, families.family) or [[]]
+        found = [[SparkRow(**{name: row.get(name) for name in ROW_SCHEMA.names}) for row in part] for part in parts]
+        return context.parallelize(found, len(found)).flatMap(list)
+
     def run(
-        self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
+        self,
+        rows: RDD[SparkRow],
+        left_alone: frozenset[TableId],
+        recorded: Mapping[TableId, Recorded],
+        share: BatchShare | None = None,
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
-        """The job, then the tables that are too large for a task."""
-        settings = self._task_settings(left_alone, recorded)
-        run = partial(self._messages, frame)
+        """The job, then the tables that are too large for a task. With a `share` tables beyond it are left out."""
+        settings = replace(self._task_settings(left_alone, recorded), share=share)
+        run = partial(self._messages, rows)
         done = with_folders(run(settings), settings, self._records.table_folders, run)
         for message in done:
             if isinstance(message, EntryProblem):
@@ -91,11 +105,11 @@ class BatchJobs:
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
 
-    def _messages(self, frame: DataFrame, settings: TaskSettings) -> list[Message]:
+    def _messages(self, rows: RDD[SparkRow], settings: TaskSettings) -> list[Message]:
         try:
-            return [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+            return [decode(message) for message in rows.mapPartitions(table_task(settings)).collect()]
         except (PySparkException, Py4JJavaError) as lost:
-            return self._isolated(frame, settings, lost)
+            return self._isolated(rows, settings, lost)
 
     def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
         chosen = self._settings
@@ -116,14 +130,14 @@ class BatchJobs:
         )
 
     def _isolated(
-        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
+        self, rows: RDD[SparkRow], settings: TaskSettings, lost: PySparkException | Py4JJavaError
     ) -> list[Message]:
         """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
         if self.stopping or not self._is_well():
             raise lost
         logger.warning("batch is done again in parts error=%s", condition(lost))
         context = self._session.sparkContext
-        parts = frame.rdd.glom().collect()
+        parts = rows.glom().collect()
         families = Families()
         families.read(self._records.events_folder)
         for row in (row.asDict() for part in parts for row in part):

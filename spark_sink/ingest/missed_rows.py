@@ -10,17 +10,19 @@ nothing is kept but what it may begin with: it may wait for long, and then reads
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from menura.landing import decode_event
 
 from spark_sink.errors import EntriesGone
+from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.cut_log_source import Row, entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.new_beginning import begins_anew
 from spark_sink.lake.records import StoppedTable
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import CutSeen, TableId, is_cut, row_table
+from spark_sink.work import CutSeen, TableFile, TableId, is_cut, plain_size, row_table, split_rows
 
 
 class MissedRows:
@@ -37,8 +39,8 @@ class MissedRows:
         self._first_entries = dict(first_entries)
         self._only_anew = frozenset(only_anew)
         self._first = self._next = min(first_entries.values())
-        self._families = Families()
-        self._families.read(events_folder)
+        self.families = Families()
+        self.families.read(events_folder)
         self._cuts: list[CutSeen] = []
         self._rows: list[Row] = []
         #: the last one of the log that is gone; 0: none is
@@ -48,26 +50,59 @@ class MissedRows:
         """Rows of files, events and cuts that are held."""
         return len(self._rows)
 
+    @property
+    def last_entry(self) -> int:
+        """The last one that was read."""
+        return self._next - 1
+
+    @property
+    def follows_others(self) -> bool:
+        """Whether tables are among them whose foreign keys follow others."""
+        return bool(self.families.above(self._first_entries))
+
     def read_on(self) -> None:
         """To the log's end. Raises `LogEntryUnreadable`, OSError."""
-        while True:
-            entry = self._log.read_entry(self._next)
-            if entry is None:
-                if not self._log.missing(self._next):
-                    return
-                self._next = self.gone_entry = max(self._next, self._log.horizon().first_entry - 1)
-            else:
-                self._families.note(entry)
-                wanted = self._wanted()
-                for row in entry_rows(entry):
-                    if is_cut(row) and row.get("event") is not None:
-                        continue  # recorded with its batch
-                    if is_cut(row):
-                        self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
-                        self._rows.append(row)
-                    elif self._next >= wanted.get(row_table(row), self._next + 1) and self._is_needed(row):
-                        self._rows.append(row)
-            self._next += 1
+        while self._read_next() is not None:
+            pass
+
+    def read_part(self, share: BatchShare, shares: int) -> bool:
+        """On to the entry with which a table has a share, or all together have so many. Whether that is the log's end.
+
+        Raises as `read_on`.
+        """
+        sizes: defaultdict[TableId, float] = defaultdict(float)
+        while (rows := self._read_next()) is not None:
+            for row in rows:
+                if row.get("path") is not None:
+                    (file,) = split_rows([row])[1][row_table(row)]
+                    assert isinstance(file, TableFile)
+                    sizes[row_table(row)] += share.parts(file.rows, plain_size(file), is_range=file.is_range)
+            if max(sizes.values(), default=0) >= 1 or sum(sizes.values()) >= shares:
+                return False
+        return True
+
+    def _read_next(self) -> list[Row] | None:
+        """What of the next entry is kept; None: it is not there."""
+        entry = self._log.read_entry(self._next)
+        rows: list[Row] = []
+        if entry is None:
+            if not self._log.missing(self._next):
+                return None
+            self._next = self.gone_entry = max(self._next, self._log.horizon().first_entry - 1)
+        else:
+            self.families.note(entry)
+            wanted = self._wanted()
+            for row in entry_rows(entry):
+                if is_cut(row) and row.get("event") is not None:
+                    continue  # recorded with its batch
+                if is_cut(row):
+                    self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
+                    rows.append(row)
+                elif self._next >= wanted.get(row_table(row), self._next + 1) and self._is_needed(row):
+                    rows.append(row)
+        self._rows += rows
+        self._next += 1
+        return rows
 
     def _is_needed(self, row: Row) -> bool:
         if row_table(row) not in self._only_anew:
@@ -76,13 +111,13 @@ class MissedRows:
 
     def rows(self) -> tuple[list[CutSeen], list[Row]]:
         """The cuts that were read, and the rows in order."""
-        arranged = [row for row in self._families.arranged(self._rows) if not is_cut(row)]
+        arranged = [row for row in self.families.arranged(self._rows) if not is_cut(row)]
         wanted = self._wanted()
         return list(self._cuts), [row for row in arranged if row["entry"] >= wanted.get(row_table(row), self._next)]
 
     def _wanted(self) -> dict[TableId, int]:
         """Tables above must have all that a child takes of them; what they have already is left out."""
-        return dict.fromkeys(self._families.above(self._first_entries), self._first) | self._first_entries
+        return dict.fromkeys(self.families.above(self._first_entries), self._first) | self._first_entries
 
 
 def entries_gone(stop: StoppedTable, gone_entry: int) -> EntriesGone:

@@ -5,7 +5,8 @@ tables and send back an outcome each; here the outcomes are checked, recorded in
 logged. Durable are the tables, the records, and the checkpoint, in this order; a kill between two
 has the batch replayed, and its tables skip what they hold.
 
-A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is tried again
+A table that stopped is left alone by later batches and recorded with the entry that it stopped at. So is one of which
+more landed than others are to wait for: it catches up in parts between batches (`catching_up`). It is tried again
 from there when the sink starts, when somebody asks for it and, where the failure was transient, after a minute and then
 more and more slowly; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later
 in the log and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
@@ -28,10 +29,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError, StoreAway
+from spark_sink.errors import (
+    EntriesGone,
+    LakeTableLost,
+    ParentStopped,
+    QueryFailed,
+    SinkError,
+    StoreAway,
+    TableBehind,
+)
 from spark_sink.ingest.batch_jobs import BatchJobs, condition
+from spark_sink.ingest.catching_up import CatchingUp, Part
 from spark_sink.ingest.checkpoint import Checkpoint
-from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Row
+from spark_sink.ingest.cut_log_source import FORMAT_NAME, Row
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.identity import check_identity
@@ -98,6 +108,7 @@ class Sink:
         #: by that, and by the tables with their first entries
         self._missed: dict[tuple[int, frozenset[tuple[TableId, int]]], MissedRows] = {}
         self._retries = Retries()
+        self._parts = CatchingUp(self.log, self.records.events_folder, settings.share)
         self._merges = WaitingMerges()
         self.status = status
         self.views = views_of(session, settings, self.records, self._writing, status.views_are)
@@ -126,7 +137,9 @@ class Sink:
         self._stop_lost()
         self.verifications.start()
         self.views.start()
-        self.retry_stopped(list(self._stopped))
+        in_parts = [] if self.settings.available_now else list(filter(self._is_done_in_parts, self._stopped))
+        self._parts.begin(in_parts)
+        self.retry_stopped([table for table in self._stopped if table not in in_parts])
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
@@ -171,13 +184,62 @@ class Sink:
             self._asked.update(tables)
 
     def retry_due(self) -> None:
-        """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
+        """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly.
+
+        Those that do it in parts get their next one.
+        """
         self._writer.check_now_and_then()
         self._look_at_checkpoint()
         with self._asking:
             asked, self._asked = self._asked, set()
         due = self._retries.due(self._transient(), time.monotonic())
-        self.retry_stopped([table for table in asked | due if table in self._stopped])
+        again = {table for table in asked | due if table in self._stopped}
+        in_parts = set(filter(self._is_done_in_parts, again))
+        self._parts.go_on(in_parts)
+        self.retry_stopped([*again - in_parts])
+        self._catch_up()
+
+    def _is_done_in_parts(self, table: TableId) -> bool:
+        return not self.settings.available_now and self._parts.is_possible(self._stopped[table])
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to be done now, whatever lands."""
+        stopped = dict(self._stopped)
+        return bool(self._parts.of(stopped) or self._merges.due(now_us(), stopped, 1))
+
+    def _catch_up(self) -> None:
+        """One part of what tables have missed whose turn it is; with the last one they join the batches again."""
+        stops = self._parts.of(dict(self._stopped))
+        if not stops or self.settings.available_now:
+            return
+        part = self._parts.next_part(stops, self.session.sparkContext.defaultParallelism)
+        if part is None:
+            self.retry_stopped(list(stops))
+            self._parts.failed(stops.keys() & self._stopped.keys())
+            return
+        with self._writing:
+            if not self._stopping:
+                self._writer.check()
+                self._take(part)
+
+    def _take(self, part: Part) -> None:
+        """Raises what Spark raises."""
+        left_alone = frozenset(self._stopped) - part.tables
+        _, _, outcomes = self._jobs.run(self._jobs.spread(part.rows, part.families), left_alone, self._recorded)
+        self.verifications.note(outcomes, ())
+        failed = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
+        self._remember(outcomes)
+        self._stop(failed)
+        have = part.tables - {outcome.table for outcome in failed}
+        moved = [part.moved(self._stopped[table]) for table in have]
+        self.records.record_stops(moved)
+        self._stopped.update({stop.table: stop for stop in moved})
+        self._parts.reached(have, part.last_entry)
+        self._parts.failed([outcome.table for outcome in failed])
+        self.status.stopped_are(self._stopped)
+        rows = sum(outcome.rows for outcome in outcomes)
+        logger.info("tables catch up tables=%d rows=%d up_to_entry=%d", len(have), rows, part.last_entry)
 
     def _look_at_checkpoint(self) -> None:
         """Once after the last batch: no other one comes that would say that it is done for good."""
@@ -189,11 +251,12 @@ class Sink:
                 self._look_at = time.monotonic() + LOOK_SECONDS
 
     def merge_due(self) -> None:
-        """Merge changes that have waited for long enough in their changelogs, while no batch does."""
-        while not self._stopping and self._merges.due(now_us(), self._stopped):
+        """Merge changes that have waited for long enough in their changelogs; of a table a core, for a batch waits."""
+        most = self.session.sparkContext.defaultParallelism
+        if not self._stopping and self._merges.due(now_us(), self._stopped, most):
             with self._writing:
                 if not self._stopping:
-                    self._merge(self._merges.due(now_us(), self._stopped))
+                    self._merge(self._merges.due(now_us(), self._stopped, most))
 
     def _merge(self, due: Mapping[TableId, CutSeen]) -> None:
         if not due:
@@ -222,11 +285,17 @@ class Sink:
         self._merges.done({outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED})
 
     def _transient(self) -> set[TableId]:
-        """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
-        stopped = dict(self._stopped)
+        """Stopped tables that may go on by themselves: not those below one that waits for somebody.
+
+        Nor those that are behind, which go on at once.
+        """
+        stopped = {table: stop for table, stop in dict(self._stopped).items() if not self._is_behind(stop)}
         found = {table for table, stop in stopped.items() if not stop.terminal}
         waiting = stopped.keys() - found
         return found - self._below(waiting) if found and waiting else found
+
+    def _is_behind(self, stop: StoppedTable) -> bool:
+        return stop.code == TableBehind.code and not stop.begins_at_gsn and not self.settings.available_now
 
     def _below(self, tables: Collection[TableId]) -> set[TableId]:
         """Tables that have stopped since one above them had; of these."""
@@ -304,7 +373,6 @@ class Sink:
         stops = {table: self._stopped[table] for table in tables}
         cuts, rows = missed.rows()
         followed = rows_to_follow(rows, stops)
-        frame = self.session.createDataFrame(followed, ROW_DDL).coalesce(1)
         going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
@@ -312,7 +380,8 @@ class Sink:
             table: Recorded(begins_at_gsn=stop.begins_at_gsn) for table, stop in stops.items() if stop.begins_at_gsn
         }
         left_alone = frozenset(self._stopped) - going
-        _, _, outcomes = self._jobs.run(frame, left_alone, recorded)  # events were recorded with their batch
+        spread = self._jobs.spread(followed, missed.families)
+        _, _, outcomes = self._jobs.run(spread, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
         self.verifications.note(outcomes, ())
         # Only what was really done goes on: a table whose entries are gone must not skip them.
@@ -384,7 +453,8 @@ class Sink:
         self.status.is_durable(self.status.now().entry)  # of the batch before, or this one would not come
         if not self._landing:  # no gateway had opened it when the sink started
             self._landing = self._check_identity()
-        cuts, events, outcomes = self._jobs.run(frame, frozenset(self._stopped), self._recorded)
+        share = None if self.settings.available_now else self.settings.share
+        cuts, events, outcomes = self._jobs.run(frame.rdd, frozenset(self._stopped), self._recorded, share)
         self.records.record_events(events)
         self._told += bool(events)
         stopped = self._record(cuts, outcomes, whole=True)
@@ -494,7 +564,10 @@ class Sink:
         self.records.record_stops(stops)
         for stop in stops:
             self._stopped[stop.table] = stop
-            logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
+            if self._is_behind(stop):
+                logger.info("table is behind, and catches up between batches table=%s cut=%d", stop.table, stop.cut)
+            else:
+                logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
 
     def _stop_of(self, outcome: Outcome) -> StoppedTable:
         """A table that was stopped already keeps what is known of its first stop.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
@@ -21,6 +22,8 @@ class SinkSettings:
     available_now: bool = False
     limits: Limits = field(default_factory=Limits)
     size: TaskSize = field(default_factory=TaskSize)
+    #: how much of one table the others wait for
+    share: BatchShare = field(default_factory=BatchShare)
     #: how long old versions of the lake's tables stay readable
     keep_hours: int = KEEP_HOURS
     #: how long changes of a large table may wait to be merged

@@ -21,6 +21,7 @@ from menura.stores.reasons import reason_of
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableFolderRefused, TableStopped, TableUnexpected
+from spark_sink.ingest.batch_share import BatchShare, behind
 from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules, shorten
@@ -47,14 +48,12 @@ from spark_sink.work import (
     TableId,
     Work,
     encode,
+    plain_size,
     split_rows,
 )
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
-
-#: of files up to format 7, which do not say how much their rows are
-PLAIN_PER_BYTE = 4
 
 T = TypeVar("T")
 
@@ -74,7 +73,7 @@ class TaskSize:
     def holds(self, work: Sequence[Work]) -> bool:
         """Chunks of ranges do not count: they are merged piece by piece."""
         counted = [each for each in work if isinstance(each, TableFile) and not each.is_range]
-        plain_bytes = sum(each.plain_bytes or each.bytes * PLAIN_PER_BYTE for each in counted)
+        plain_bytes = sum(map(plain_size, counted))
         return sum(each.rows for each in counted) <= self.rows and plain_bytes <= self.plain_bytes
 
     def groups(self, work: Sequence[Work]) -> list[list[Work]]:
@@ -118,6 +117,8 @@ class TaskSettings:
     folders: Folders | None = None
     #: why tables get none
     refused: Mapping[TableId, str] = field(default_factory=dict)
+    #: how much of one table others wait for; None: as much as there is
+    share: BatchShare | None = None
 
     def has_folder(self, table: TableId) -> bool:
         return self.folders is None or table in self.folders
@@ -193,6 +194,8 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         elif not settings.has_folder(table) or parents & unplaced:
             outcome = Outcome(table, Result.UNPLACED, work[0].entry, work[-1].cut)
             unplaced.add(table)
+        elif settings.share is not None and not parents and table not in followed and not settings.share.holds(work):
+            outcome = stopped(table, work[0], behind(table, work[0]))
         elif all(settings.size.holds(group) for group in groups) and not parents & large:
             outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
         else:

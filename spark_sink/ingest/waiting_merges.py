@@ -12,8 +12,6 @@ from spark_sink.work import CutSeen, Outcome, Result, TableId
 
 #: after a merge that failed; its table's next batch tries it, too, and says why it fails
 FAILED_PAUSE_US = 300_000_000
-#: that are merged in one job: a batch waits for it
-MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class WaitingMerges:
                 tables[outcome.table] = WaitingTable(boundary, outcome.merge_at_us)
         self.tables = tables
 
-    def due(self, now_us: int, stopped: Collection[TableId]) -> dict[TableId, CutSeen]:
+    def due(self, now_us: int, stopped: Collection[TableId], most: int) -> dict[TableId, CutSeen]:
         """The tables that have waited for longest, each with its boundary; not those that have stopped."""
         tables = self.tables
         found = [
@@ -55,7 +53,7 @@ class WaitingMerges:
             for table, waiting in tables.items()
             if waiting.until_us <= now_us and table not in stopped
         ]
-        return {table: tables[table].boundary for _, table in sorted(found)[:MOST_AT_ONCE]}
+        return {table: tables[table].boundary for _, table in sorted(found)[:most]}
 
     def done(self, tables: Collection[TableId]) -> None:
         self.tables = {table: waiting for table, waiting in self.tables.items() if table not in tables}
