@@ -184,12 +184,13 @@ def test_merges_when_tables_wait_then_those_that_are_due_come_by_their_time_and_
         for number, table in enumerate(tables)
     ]
     merges.note([boundary], outcomes[1:])
-    assert list(merges.due(99, ())) == [tables[0]]
-    assert list(merges.due(102, [tables[1]])) == [tables[0], tables[2]]
+    assert list(merges.due(99, (), 9)) == [tables[0]]
+    assert list(merges.due(102, [tables[1]], 9)) == [tables[0], tables[2]]
     merges.done([tables[0]])
     merges.failed([tables[2]], 102)
-    assert list(merges.due(102, ())) == [tables[1]]
-    assert list(merges.due(102 + FAILED_PAUSE_US, ())) == [tables[1], tables[3], tables[2]]
+    assert list(merges.due(102, (), 9)) == [tables[1]]
+    assert list(merges.due(102 + FAILED_PAUSE_US, (), 9)) == [tables[1], tables[3], tables[2]]
+    assert list(merges.due(102 + FAILED_PAUSE_US, (), 2)) == [tables[1], tables[3]]
     merges.note([boundary], [replace(outcome, merge_at_us=0) for outcome in outcomes])
     assert not merges.tables
 
