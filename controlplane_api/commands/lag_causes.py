@@ -7,6 +7,7 @@ known is said to be unknown, never 0.
 
 from collections.abc import Iterator
 
+from menura.lake_report import TABLE_BEHIND
 from menura.naming import command_table, sync_anew
 
 from controlplane_api.api.views import DumpView, LakeView, SourceView, TableView, View
@@ -105,7 +106,7 @@ def _standing_still(source: SourceView, table: TableView) -> Iterator[Cause]:
     """What holds the table up, and what holds its source up, each once."""
     told = []
     for stage, problem in ((table.stage, table.problem), (source.stage, source.stage_problem)):
-        if problem is not None and problem.message not in told:
+        if problem is not None and problem.code != TABLE_BEHIND and problem.message not in told:
             told.append(problem.message)
             yield Cause(stage=stage or Stage.SOURCE, stands_still=True, behind_us=None, why=problem.message)
     if not told and table.state is State.PENDING:

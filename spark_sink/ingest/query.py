@@ -237,8 +237,9 @@ class Sink:
         self._stopped.update({stop.table: stop for stop in moved})
         self._parts.reached(have, part.last_entry)
         self._parts.failed([outcome.table for outcome in failed])
-        self.status.stopped_are(self._stopped)
         rows = sum(outcome.rows for outcome in outcomes)
+        self.status.caught_up(rows)
+        self.status.stopped_are(self._stopped)
         logger.info("tables catch up tables=%d rows=%d up_to_entry=%d", len(have), rows, part.last_entry)
 
     def _look_at_checkpoint(self) -> None:

@@ -103,6 +103,11 @@ class SinkStatus:
         if self._traced is not None:
             self._traced(found, seconds)
 
+    def caught_up(self, rows: int) -> None:
+        """Tables that are behind were given so many."""
+        with self._moved:
+            self._become(replace(self._now, rows=self._now.rows + rows))
+
     def stopped_are(self, stopped: Mapping[TableId, StoppedTable]) -> None:
         with self._moved:
             self._become(replace(self._now, stopped=dict(stopped)))

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from menura.instants import now_us
-from menura.lake_report import LakePolicy, LakeReply, encode_report
+from menura.lake_report import TABLE_BEHIND, LakePolicy, LakeReply, encode_report
 from sqlalchemy import delete
 
 from controlplane_api import lakes
@@ -183,6 +183,23 @@ def test_table_when_a_sink_has_stopped_it_then_it_has_failed_in_the_lake_with_th
     assert client.get("/api/v1/lakes").json()["lakes"][0]["stopped_tables"] == 2
     sink.tell(database, entry=2, resumed=(table_of("orders"),))
     assert states(client) == {"streaming": 2, "not_synced": 1}
+
+
+def test_table_when_it_is_behind_in_a_lake_then_it_catches_up_there_and_has_not_stopped(
+    client: httpx.Client, shop: SqlRegistry, database: Database
+):
+    sink = Sink()
+    behind = stop("orders", 2, TABLE_BEHIND, terminal=False, message="Wait: it catches up.")
+    sink.tell(database, 0, entry=2, sources=(lake_source(2),), stopped=(behind,))
+    assert states(client) == {"catching_up": 1, "streaming": 1, "not_synced": 1}
+    orders = table(client)
+    assert (orders["stage"], orders["problem"]["code"], orders["lake"]["state"]) == ("lake", TABLE_BEHIND, "behind")
+    assert (orders["lake"]["cut"], lake(client)["stopped_tables"]) == (1, 0)
+    assert client.get("/api/v1/lakes").json()["lakes"][0]["stopped_tables"] == 0
+    shop.record_agent_gone("acme", "agent-1", "run-1", T0)
+    assert (table(client)["state"], table(client)["problem"]["code"]) == ("waiting", "AGENT_AWAY")
+    sink.tell(database, entry=2, stopped=(stop("orders", 3),))
+    assert table(client)["state"] == "failed"
 
 
 def test_tables_when_their_sink_has_ended_then_they_have_failed_until_it_is_back(

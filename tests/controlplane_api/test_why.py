@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from menura.instants import now_us
+from menura.lake_report import TABLE_BEHIND
 from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
@@ -130,6 +131,14 @@ def test_why_when_something_stands_still_then_it_comes_first_once_with_what_mend
     assert found.causes[0].stands_still and words in found.causes[0].why
     assert [cause.stands_still for cause in found.causes].count(True) == 1
     assert not found.complete
+
+
+def test_why_when_a_lake_takes_the_table_in_parts_then_that_says_how_and_nothing_stands_still():
+    behind = {"code": TABLE_BEHIND, "message": "Wait.", "terminal": False, "at_us": NOW}
+    found = asked({}, {"stage": "lake", "problem": behind, "lake": {**IN_LAKE, "state": "behind", "problem": behind}})
+    assert not any(cause.stands_still for cause in found.causes)
+    assert (found.causes[0].stage, found.causes[0].behind_us) == (Stage.LAKE, None)
+    assert "in parts between batches" in found.causes[0].why
 
 
 def test_why_when_a_dump_reads_then_its_speed_and_end_are_told_and_lag_comes_first():
