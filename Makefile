@@ -110,6 +110,11 @@ bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/be
 	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0) \
 		--changes $(or $(CHANGES),100000) --change-rows $(or $(CHANGE_ROWS),2000000)
 
+.PHONY: bench-neighbours
+bench-neighbours: ## how long small tables wait for a table of which much lands, with a share of a batch and without, into build/bench-neighbours.json (CUTS=20 ROWS=50000)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.bench.neighbours --cuts $(or $(CUTS),20) --rows $(or $(ROWS),50000)
+
 .PHONY: soak-lake
 soak-lake: ## thousands of batches through a sink without a source, and what grows meanwhile, into build/soak-lake.json (BATCHES=50000 EVERY=1000 SPARK=1)
 	@.ci/setup environment jars
