@@ -1,4 +1,4 @@
-"""`python -m tests.bench.neighbours [--cuts 20] [--rows 50000]`: how long small tables wait for one of which much lands.
+"""`python -m tests.bench.neighbours [--cuts 20] [--rows 50000]`: how long small tables wait while another's rows land.
 
 Fifty small tables get a row each second, each time in one cut. With the first of these cuts a backlog of another table
 stands in the log: so many cuts of so many rows. Measured is from when a cut of the small tables stands in the log until
