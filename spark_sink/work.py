@@ -246,6 +246,8 @@ class Result(StrEnum):
     #: nothing to do: a replay of what the table already holds
     SKIPPED = "skipped"
     STOPPED = "stopped"
+    #: stopped before, and there is something of it in a batch
+    LEFT_OUT = "left_out"
     #: too large for a worker: the driver merges it with Spark
     LARGE = "large"
     #: new, and by rules: the driver gives it a folder first

@@ -82,15 +82,24 @@ class BatchJobs:
         found = [[SparkRow(**{name: row.get(name) for name in ROW_SCHEMA.names}) for row in part] for part in parts]
         return context.parallelize(found, len(found)).flatMap(list)
 
-    def run(
+    def run_batch(
         self,
         rows: RDD[SparkRow],
         left_alone: frozenset[TableId],
         recorded: Mapping[TableId, Recorded],
-        share: BatchShare | None = None,
+        share: BatchShare | None,
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
-        """The job, then the tables that are too large for a task. With a `share` tables beyond it are left out."""
-        settings = replace(self._task_settings(left_alone, recorded), share=share)
+        """A batch's: tables beyond the `share` stop, and those that had stopped before say so (`Result.LEFT_OUT`)."""
+        return self._run(rows, replace(self._task_settings(left_alone, recorded), share=share, tells_left_out=True))
+
+    def run(
+        self, rows: RDD[SparkRow], left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
+    ) -> list[Outcome]:
+        """Of tables that had stopped."""
+        return self._run(rows, self._task_settings(left_alone, recorded))[2]
+
+    def _run(self, rows: RDD[SparkRow], settings: TaskSettings) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
+        """The job, then the tables that are too large for a task."""
         run = partial(self._messages, rows)
         done = with_folders(run(settings), settings, self._records.table_folders, run)
         for message in done:
@@ -103,7 +112,7 @@ class BatchJobs:
         cuts = [message for message in done if isinstance(message, CutSeen)]
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
-        return cuts, events, self._with_large(outcomes, recorded)
+        return cuts, events, self._with_large(outcomes, settings.recorded)
 
     def _messages(self, rows: RDD[SparkRow], settings: TaskSettings) -> list[Message]:
         try:

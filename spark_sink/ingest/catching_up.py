@@ -1,17 +1,19 @@
 """Tables that others do not wait for: which they are, and the next part of what they have missed.
 
 A table of which a batch has more than its share (`batch_share`) is left out of batches, as a stopped one is; so goes on
-one that its store had failed. Comes in: the stops, and the cut log. Goes out: rows of the log for one job, no more than
-a share of a table and a share for each core, or nothing where the rest is so little that a retry takes it, with which
-the table joins the batches again. Batches come between two parts.
+one that its store had failed. Comes in: the stops, and the cut log. Goes out a turn: rows of the log for one job, about
+a second's work for each core, or tables of which so little is left that a retry takes it, with which they join the
+batches again. The table that has waited for longest has its turn, and with it those that lack the same entries; batches
+come between two turns.
 
-Durable is the entry of a stop, which is moved to the last one with rows of its table; how far parts have come
-beyond it is known here alone. A kill has at most one part read again, of which the table skips what it holds.
-Only a retry does tables that begin anew, that follow others by foreign keys, or that lack entries of the log.
+Durable is the entry of a stop, which is moved to the last one with rows of its table, so that a retry has some; how far
+parts have come beyond it is known here alone. A kill has at most one part read again, of which the table skips what it
+holds. Only a retry does tables that begin anew, that follow others by foreign keys, or that lack entries of the log.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from menura.instants import now_us
 
@@ -22,34 +24,43 @@ from spark_sink.ingest.families import Families
 from spark_sink.ingest.missed_rows import MissedRows
 from spark_sink.lake.records import StoppedTable, last_cuts
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import CutSeen, TableId, is_cut, row_table
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What some of the tables are given at once."""
-
-    tables: frozenset[TableId]
-    rows: Sequence[Row]
-    cuts: Sequence[CutSeen]
-    last_entry: int
-    families: Families
-
-    def moved(self, stop: StoppedTable) -> StoppedTable:
-        """The stop of a table that has all of the part."""
-        entry = max((row["entry"] for row in self.rows if row_table(row) == stop.table), default=stop.entry)
-        last = last_cuts(self.cuts).get((stop.table.tenant, stop.table.source))
-        message = stop.message if stop.code == TableBehind.code else GOES_ON
-        entry = max(entry, stop.entry)
-        moved = replace(stop, code=TableBehind.code, message=message, at_us=now_us(), entry=entry)
-        if last is None:
-            return moved
-        commit_us = last.last_commit_timestamp_us or stop.last_commit_timestamp_us
-        return replace(moved, cut=max(stop.cut, last.cut + 1), last_commit_timestamp_us=commit_us)
-
+from spark_sink.work import CutSeen, TableId, split_rows
 
 #: of a table that had stopped for another reason
 GOES_ON = "The table is given what it has missed, in parts between the batches of the others."
+#: a part that was done sooner than this is followed by one of twice the size, up to so many shares
+QUICK_SECONDS, SLOW_SECONDS = 0.7, 1.5
+MOST_SHARES = 16
+#: until a table has its turn again whose retry came to nothing
+REST_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    tables: frozenset[TableId]
+    #: None: a retry does the rest
+    rows: Sequence[Row] | None = None
+    cuts: Sequence[CutSeen] = ()
+    last_entry: int = 0
+    families: Families | None = None
+
+    def moved(self, stops: Iterable[StoppedTable]) -> list[StoppedTable]:
+        """The stops of tables that have all of it; not those that stay where they are."""
+        found = []
+        work, last = split_rows(self.rows or ())[1], last_cuts(self.cuts)
+        for stop in stops:
+            own = work.get(stop.table)
+            if own is None and stop.code == TableBehind.code:
+                continue
+            message = stop.message if stop.code == TableBehind.code else GOES_ON
+            entry = max(stop.entry, own[-1].entry if own is not None else 0)
+            moved = replace(stop, code=TableBehind.code, message=message, at_us=now_us(), entry=entry)
+            cut = last.get((stop.table.tenant, stop.table.source))
+            if cut is not None:
+                commit_us = cut.last_commit_timestamp_us or stop.last_commit_timestamp_us
+                moved = replace(moved, cut=max(stop.cut, cut.cut + 1), last_commit_timestamp_us=commit_us)
+            found.append(moved)
+        return found
 
 
 class CatchingUp:
@@ -59,10 +70,17 @@ class CatchingUp:
         self._log = log
         self._events_folder = events_folder
         self._share = share
+        #: of a table in a part
+        self._shares = 1.0
         #: that go on though their stops have other reasons
         self._going_on: set[TableId] = set()
         #: up to which entry parts have come
         self._reached: dict[TableId, int] = {}
+        #: number of its last turn
+        self._served: dict[TableId, int] = {}
+        self._turns = count(1)
+        #: until when those rest whose retry came to nothing, by the monotonic clock
+        self._rests: dict[TableId, float] = {}
 
     @staticmethod
     def is_possible(stop: StoppedTable) -> bool:
@@ -70,13 +88,14 @@ class CatchingUp:
 
     def begin(self, tables: Iterable[TableId]) -> None:
         """Only these go on, and those that are behind; from where they stopped."""
-        self._going_on, self._reached = set(tables), {}
+        self._going_on, self._reached, self._served, self._rests = set(tables), {}, {}, {}
 
-    def go_on(self, tables: Iterable[TableId]) -> None:
+    def go_on(self, tables: Collection[TableId]) -> None:
         self._going_on.update(tables)
+        self._rests = {table: until for table, until in self._rests.items() if table not in tables}
 
-    def of(self, stopped: Mapping[TableId, StoppedTable]) -> dict[TableId, StoppedTable]:
-        """The tables whose turn it is."""
+    def of(self, stopped: Mapping[TableId, StoppedTable], now: float) -> dict[TableId, StoppedTable]:
+        """The tables that are to be given something."""
         going = {
             table: stop
             for table, stop in stopped.items()
@@ -84,22 +103,37 @@ class CatchingUp:
         }
         self._going_on &= going.keys()
         self._reached = {table: entry for table, entry in self._reached.items() if table in going}
-        return going
+        self._served = {table: turn for table, turn in self._served.items() if table in going}
+        self._rests = {table: until for table, until in self._rests.items() if table in going}
+        return {table: stop for table, stop in going.items() if self._rests.get(table, 0.0) <= now}
 
-    def next_part(self, stops: Mapping[TableId, StoppedTable], shares: int) -> Part | None:
-        """None: what is left a retry does. Raises `LogEntryUnreadable`, OSError."""
+    def next_turn(self, stops: Mapping[TableId, StoppedTable], cores: int) -> Turn:
+        """Of the table that has waited for longest, and those with it. Raises `LogEntryUnreadable`, OSError."""
         first = {table: max(stop.entry, self._reached.get(table, 0) + 1) for table, stop in stops.items()}
-        missed = MissedRows(self._log, self._events_folder, first)
-        if missed.read_part(self._share, shares) or missed.gone_entry or missed.follows_others:
-            return None
-        cuts, rows = missed.rows()
-        tables = frozenset(table for table, entry in first.items() if entry <= missed.last_entry)
-        return Part(tables, [row for row in rows if not is_cut(row)], cuts, missed.last_entry, missed.families)
+        eldest = min(stops, key=lambda table: (self._served.get(table, 0), first[table], table))
+        missed = MissedRows(
+            self._log,
+            self._events_folder,
+            {table: entry for table, entry in first.items() if entry >= first[eldest]},
+        )
+        is_whole = missed.read_part(self._share, self._shares, self._shares * cores)
+        tables = frozenset(table for table in missed.tables if is_whole or first[table] <= missed.last_entry)
+        self._served.update(dict.fromkeys(tables, next(self._turns)))
+        joined = {table for table in tables if missed.families.above([table]) - {table}}
+        lacking = {table for table in tables if stops[table].entry <= missed.gone_entry}
+        if is_whole or joined or lacking:
+            return Turn(tables if is_whole else frozenset(joined | lacking))
+        return Turn(tables, missed.rows(), missed.cuts, missed.last_entry, missed.families)
 
-    def reached(self, tables: Collection[TableId], entry: int) -> None:
-        """These have all up to there."""
-        self._reached.update(dict.fromkeys(tables, entry))
+    def given(self, tables: Collection[TableId], turn: Turn, seconds: float) -> None:
+        """These have all of it, which took so long."""
+        self._reached.update(dict.fromkeys(tables, turn.last_entry))
+        if seconds < QUICK_SECONDS:
+            self._shares = min(MOST_SHARES, self._shares * 2)
+        elif seconds > SLOW_SECONDS:
+            self._shares = max(1.0, self._shares / 2)
 
-    def failed(self, tables: Collection[TableId]) -> None:
+    def failed(self, tables: Collection[TableId], now: float) -> None:
         """These wait until they are tried again."""
         self._going_on.difference_update(tables)
+        self._rests.update(dict.fromkeys(tables, now + REST_SECONDS))

@@ -22,7 +22,7 @@ from spark_sink.ingest.families import Families
 from spark_sink.ingest.new_beginning import begins_anew
 from spark_sink.lake.records import StoppedTable
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import CutSeen, TableFile, TableId, is_cut, plain_size, row_table, split_rows
+from spark_sink.work import CutSeen, TableFile, TableId, is_cut, row_table, split_rows
 
 
 class MissedRows:
@@ -41,7 +41,7 @@ class MissedRows:
         self._first = self._next = min(first_entries.values())
         self.families = Families()
         self.families.read(events_folder)
-        self._cuts: list[CutSeen] = []
+        self.cuts: list[CutSeen] = []
         self._rows: list[Row] = []
         #: the last one of the log that is gone; 0: none is
         self.gone_entry = 0
@@ -56,17 +56,16 @@ class MissedRows:
         return self._next - 1
 
     @property
-    def follows_others(self) -> bool:
-        """Whether tables are among them whose foreign keys follow others."""
-        return bool(self.families.above(self._first_entries))
+    def tables(self) -> Collection[TableId]:
+        return self._first_entries
 
     def read_on(self) -> None:
         """To the log's end. Raises `LogEntryUnreadable`, OSError."""
         while self._read_next() is not None:
             pass
 
-    def read_part(self, share: BatchShare, shares: int) -> bool:
-        """On to the entry with which a table has a share, or all together have so many. Whether that is the log's end.
+    def read_part(self, share: BatchShare, most: float, most_together: float) -> bool:
+        """On to the entry with which a table has so many shares, or all together. Whether that is the log's end.
 
         Raises as `read_on`.
         """
@@ -76,8 +75,8 @@ class MissedRows:
                 if row.get("path") is not None:
                     (file,) = split_rows([row])[1][row_table(row)]
                     assert isinstance(file, TableFile)
-                    sizes[row_table(row)] += share.parts(file.rows, plain_size(file), is_range=file.is_range)
-            if max(sizes.values(), default=0) >= 1 or sum(sizes.values()) >= shares:
+                    sizes[row_table(row)] += share.shares(file)
+            if max(sizes.values(), default=0) >= most or sum(sizes.values()) >= most_together:
                 return False
         return True
 
@@ -96,7 +95,7 @@ class MissedRows:
                 if is_cut(row) and row.get("event") is not None:
                     continue  # recorded with its batch
                 if is_cut(row):
-                    self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
+                    self.cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
                     rows.append(row)
                 elif self._next >= wanted.get(row_table(row), self._next + 1) and self._is_needed(row):
                     rows.append(row)
@@ -109,11 +108,11 @@ class MissedRows:
             return True
         return row.get("event") is not None and begins_anew(decode_event(json.loads(row["event"])))
 
-    def rows(self) -> tuple[list[CutSeen], list[Row]]:
-        """The cuts that were read, and the rows in order."""
+    def rows(self) -> list[Row]:
+        """In order."""
         arranged = [row for row in self.families.arranged(self._rows) if not is_cut(row)]
         wanted = self._wanted()
-        return list(self._cuts), [row for row in arranged if row["entry"] >= wanted.get(row_table(row), self._next)]
+        return [row for row in arranged if row["entry"] >= wanted.get(row_table(row), self._next)]
 
     def _wanted(self) -> dict[TableId, int]:
         """Tables above must have all that a child takes of them; what they have already is left out."""

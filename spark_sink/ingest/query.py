@@ -39,7 +39,7 @@ from spark_sink.errors import (
     TableBehind,
 )
 from spark_sink.ingest.batch_jobs import BatchJobs, condition
-from spark_sink.ingest.catching_up import CatchingUp, Part
+from spark_sink.ingest.catching_up import CatchingUp, Turn
 from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, Row
 from spark_sink.ingest.families import Families
@@ -135,6 +135,7 @@ class Sink:
         self.status.policies_are(self._policies)
         self._merges.begin(waiting_tables(cuts))
         self._stop_lost()
+        self._tell_stops()
         self.verifications.start()
         self.views.start()
         in_parts = [] if self.settings.available_now else list(filter(self._is_done_in_parts, self._stopped))
@@ -186,7 +187,7 @@ class Sink:
     def retry_due(self) -> None:
         """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly.
 
-        Those that do it in parts get their next one.
+        Of those that catch up in parts some have their turn.
         """
         self._writer.check_now_and_then()
         self._look_at_checkpoint()
@@ -206,41 +207,49 @@ class Sink:
     def has_more(self) -> bool:
         """Whether there is more to be done now, whatever lands."""
         stopped = dict(self._stopped)
-        return bool(self._parts.of(stopped) or self._merges.due(now_us(), stopped, 1))
+        return bool(self._parts.of(stopped, time.monotonic()) or self._merges.due(now_us(), stopped, 1))
 
     def _catch_up(self) -> None:
-        """One part of what tables have missed whose turn it is; with the last one they join the batches again."""
-        stops = self._parts.of(dict(self._stopped))
+        """A turn of tables that are behind; with the last one they join the batches again."""
+        stops = self._parts.of(dict(self._stopped), time.monotonic())
         if not stops or self.settings.available_now:
             return
-        part = self._parts.next_part(stops, self.session.sparkContext.defaultParallelism)
-        if part is None:
-            self.retry_stopped(list(stops))
-            self._parts.failed(stops.keys() & self._stopped.keys())
+        turn = self._parts.next_turn(stops, self.session.sparkContext.defaultParallelism)
+        if turn.rows is None:
+            self.retry_stopped(list(turn.tables))
+            self._parts.failed([table for table in turn.tables if table in self._stopped], time.monotonic())
             return
         with self._writing:
             if not self._stopping:
                 self._writer.check()
-                self._take(part)
+                self._give(turn, turn.rows)
 
-    def _take(self, part: Part) -> None:
+    def _give(self, turn: Turn, rows: Sequence[Row]) -> None:
         """Raises what Spark raises."""
-        left_alone = frozenset(self._stopped) - part.tables
-        _, _, outcomes = self._jobs.run(self._jobs.spread(part.rows, part.families), left_alone, self._recorded)
+        began = time.monotonic()
+        left_alone = frozenset(self._stopped) - turn.tables
+        spread = self._jobs.spread(rows, turn.families or Families())
+        outcomes = self._jobs.run(spread, left_alone, self._recorded)
         self.verifications.note(outcomes, ())
         failed = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
         self._remember(outcomes)
         self._stop(failed)
-        have = part.tables - {outcome.table for outcome in failed}
-        moved = [part.moved(self._stopped[table]) for table in have]
+        have = turn.tables - {outcome.table for outcome in failed}
+        moved = turn.moved(self._stopped[table] for table in have)
         self.records.record_stops(moved)
         self._stopped.update({stop.table: stop for stop in moved})
-        self._parts.reached(have, part.last_entry)
-        self._parts.failed([outcome.table for outcome in failed])
-        rows = sum(outcome.rows for outcome in outcomes)
-        self.status.caught_up(rows)
+        self._parts.failed([outcome.table for outcome in failed], time.monotonic())
+        done, seconds = sum(outcome.rows for outcome in outcomes), time.monotonic() - began
+        self._parts.given(have, turn, seconds)
+        self.status.caught_up(done)
+        self._tell_stops()
+        logger.info(
+            "tables catch up tables=%d rows=%d up_to_entry=%d seconds=%.3f", len(have), done, turn.last_entry, seconds
+        )
+
+    def _tell_stops(self) -> None:
         self.status.stopped_are(self._stopped)
-        logger.info("tables catch up tables=%d rows=%d up_to_entry=%d", len(have), rows, part.last_entry)
+        self.verifications.late_are(table for table, stop in self._stopped.items() if self._is_behind(stop))
 
     def _look_at_checkpoint(self) -> None:
         """Once after the last batch: no other one comes that would say that it is done for good."""
@@ -330,7 +339,7 @@ class Sink:
                 for key, found in self._missed.items()
                 if len(found) <= MOST_KEPT_ROWS and key[0] == self._told and self._will_be_tried(key[1])
             }
-            self.status.stopped_are(self._stopped)
+            self._tell_stops()
 
     def _will_be_tried(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
         """Whether all of these are stopped where they were, and go on by themselves."""
@@ -372,7 +381,7 @@ class Sink:
         missed.read_on()
         gone = self._leave_gone(tables, missed.gone_entry)
         stops = {table: self._stopped[table] for table in tables}
-        cuts, rows = missed.rows()
+        cuts, rows = list(missed.cuts), missed.rows()
         followed = rows_to_follow(rows, stops)
         going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
@@ -382,7 +391,7 @@ class Sink:
         }
         left_alone = frozenset(self._stopped) - going
         spread = self._jobs.spread(followed, missed.families)
-        _, _, outcomes = self._jobs.run(spread, left_alone, recorded)  # events were recorded with their batch
+        outcomes = self._jobs.run(spread, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
         self.verifications.note(outcomes, ())
         # Only what was really done goes on: a table whose entries are gone must not skip them.
@@ -455,10 +464,13 @@ class Sink:
         if not self._landing:  # no gateway had opened it when the sink started
             self._landing = self._check_identity()
         share = None if self.settings.available_now else self.settings.share
-        cuts, events, outcomes = self._jobs.run(frame.rdd, frozenset(self._stopped), self._recorded, share)
+        cuts, events, found = self._jobs.run_batch(frame.rdd, frozenset(self._stopped), self._recorded, share)
+        left_out = [outcome for outcome in found if outcome.result is Result.LEFT_OUT]
+        outcomes = [outcome for outcome in found if outcome.result is not Result.LEFT_OUT]
         self.records.record_events(events)
         self._told += bool(events)
-        stopped = self._record(cuts, outcomes, whole=True)
+        stopped = self._record(cuts, outcomes, left_out, whole=True)
+        self._tell_stops()
         self.verifications.note(outcomes, events)
         self._note_done(cuts)
         self.batches += 1
@@ -467,7 +479,6 @@ class Sink:
         seconds = time.monotonic() - began
         self.parallelism.note()  # executors come and go
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
-        self.status.stopped_are(self._stopped)
         self.ask_retry(seen.table for seen in events if seen.table in self._stopped and begins_anew(seen.seen.event))
         now = now_us()
         committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
@@ -506,10 +517,20 @@ class Sink:
                 return store_away(url, failure, since_us)
         return None
 
-    def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome], *, whole: bool = False) -> list[Outcome]:
-        """Write the batch's records; gives the outcomes that stopped. `whole`: no retry, which may be ahead."""
+    def _record(
+        self,
+        cuts: Sequence[CutSeen],
+        outcomes: Sequence[Outcome],
+        left_out: Sequence[Outcome] = (),
+        *,
+        whole: bool = False,
+    ) -> list[Outcome]:
+        """Write the batch's records; gives the outcomes that stopped. `whole`: no retry, which may be ahead.
+
+        Tables that were left out are not readable at its boundary: what a retry has recorded of them may be older.
+        """
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
-        told = [outcome for outcome in outcomes if not outcome.says_nothing]
+        told = [outcome for outcome in [*outcomes, *left_out] if not outcome.says_nothing]
         self.records.record_batch(cuts, told, whole=whole)
         self._merges.note(cuts, outcomes)
         self._remember(outcomes)

@@ -23,7 +23,7 @@ from pyspark.sql import Row
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableFolderRefused, TableStopped, TableUnexpected
 from spark_sink.ingest.batch_share import BatchShare, behind
 from spark_sink.ingest.families import parents_of
-from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
+from spark_sink.ingest.table_writer import Versions, apply_work, held_cut, merge_waiting
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules, shorten
 from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table, open_table
@@ -119,6 +119,8 @@ class TaskSettings:
     refused: Mapping[TableId, str] = field(default_factory=dict)
     #: how much of one table others wait for; None: as much as there is
     share: BatchShare | None = None
+    #: whether tables that were stopped before say that there is something of them
+    tells_left_out: bool = False
 
     def has_folder(self, table: TableId) -> bool:
         return self.folders is None or table in self.folders
@@ -183,6 +185,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
     followed = {parent for table, work in found for parent in parents_of(table, work)}
     for table, work in found:
         if table in settings.stopped:
+            yield from left_out(settings, table, work)
             continue
         groups = settings.size.groups(work)
         parents = parents_of(table, work)
@@ -194,7 +197,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         elif not settings.has_folder(table) or parents & unplaced:
             outcome = Outcome(table, Result.UNPLACED, work[0].entry, work[-1].cut)
             unplaced.add(table)
-        elif settings.share is not None and not parents and table not in followed and not settings.share.holds(work):
+        elif not parents and table not in followed and is_more_than_share(settings, table, work):
             outcome = stopped(table, work[0], behind(table, work[0]))
         elif all(settings.size.holds(group) for group in groups) and not parents & large:
             outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
@@ -211,6 +214,23 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
             outcome = replace(outcome, unclean=outcome.unclean or clean_when_due(settings, table, recorded, outcome))
         has_own = not all(isinstance(each, ParentsChanged) for each in work)
         yield replace(outcome, has_own=has_own)
+
+
+def left_out(settings: TaskSettings, table: TableId, work: Sequence[Work]) -> Iterator[Outcome]:
+    if settings.tells_left_out:
+        yield Outcome(table, Result.LEFT_OUT, work[0].entry, work[-1].cut)
+
+
+def is_more_than_share(settings: TaskSettings, table: TableId, work: Sequence[Work]) -> bool:
+    """Whether others are not to wait for what of this the table does not have yet."""
+    share = settings.share
+    if share is None or share.holds(work):
+        return False
+    try:
+        held = held_cut(settings.lake, table)
+    except (OSError, DeltaError):  # writing it meets the same, and says it
+        return False
+    return not share.holds(each for each in work if each.cut > held)
 
 
 def shortened_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> Outcome:

@@ -121,6 +121,16 @@ def apply_work(
     raise AssertionError("unreachable")
 
 
+def held_cut(lake: str, table: TableId) -> int:
+    """Up to which both tables have everything; 0: nothing."""
+    log_table, current = (
+        open_again(f"{table_folder(lake, table)}/{kind}", table.application) for kind in (CHANGELOG, CURRENT)
+    )
+    logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
+    tail = read_tail(log_table, table.application, merged) if current is not None else None
+    return min(logged.cut, tail.progress.cut if tail is not None else merged.cut)
+
+
 def _read_checked(log: LandingLog, table: TableId, file: TableFile, leaves_out: bool) -> LandedPart:
     if file.is_range:
         return open_landed(log, table, file, leaves_out)  # merged in pieces

@@ -107,6 +107,19 @@ class Verifications:
         self._is_idle = True
         self._stopping = False
         self._thread: threading.Thread | None = None
+        #: tables of which batches bring chunks late
+        self._late: frozenset[TableId] = frozenset()
+
+    def late_are(self, tables: Iterable[TableId]) -> None:
+        """Of these chunks are still to come, whatever event says that their verification has ended. Raises nothing."""
+        with self._moved:
+            before, self._late = self._late, frozenset(tables)
+            in_time = [(table, held) for table in before - self._late if (held := self._of.get(table)) is not None]
+        for table, held in in_time:
+            try:
+                self._conclude(table, held)
+            except (SinkError, OSError, DeltaError) as failed:
+                logger.warning("verification not recorded table=%s error=%s", table, type(failed).__name__)
 
     def start(self) -> None:
         """Go on with what the lake says is due; once."""
@@ -257,7 +270,7 @@ class Verifications:
         """Once it has ended and all that was due is compared."""
         with self._moved:
             waits = held.ended is None or any(finding is None for _, finding in held.found.values())
-            if waits or held.is_over:
+            if waits or held.is_over or table in self._late:
                 return
         table_id = self._table_id(table)
         with self._moved:

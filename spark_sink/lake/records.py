@@ -226,7 +226,7 @@ class Records:
         at_us = now_us()
         rows = []
         found = list(outcomes)
-        stopped = {outcome.table for outcome in found if outcome.result is Result.STOPPED}
+        stopped = {outcome.table for outcome in found if outcome.result in (Result.STOPPED, Result.LEFT_OUT)}
         self.table_folders.note({outcome.table for outcome in found}, stopped)
         for outcome in found:
             boundary = last[outcome.table.tenant, outcome.table.source]

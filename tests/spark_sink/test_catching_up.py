@@ -13,16 +13,19 @@ import pytest
 from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
-from spark_sink.errors import TableNotInLake
-from spark_sink.ingest import table_task
+from spark_sink.errors import TableNotAtCut, TableNotInLake
+from spark_sink.ingest import catching_up, table_task
 from spark_sink.ingest.batch_share import BatchShare
+from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake.delta_table import open_table
 from spark_sink.reading import current_state, row_count, stopped_tables
-from spark_sink.work import ChunkFacts, TableFile, TableId
-from tests.spark_sink.landing import Event, Table, Writer, insert, lake_rows, table_id, update
+from spark_sink.reading_at import lake_at
+from spark_sink.work import TableFile, TableId
+from tests.spark_sink.landing import Event, Table, Values, Verified, Writer, insert, lake_rows, table_id, update
 from tests.stack import wait_for
 
 pytestmark = pytest.mark.spark
@@ -38,7 +41,8 @@ CUTS = 7
 
 
 @pytest.fixture
-def settings(writer: Writer, lake: Path) -> SinkSettings:
+def settings(writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch) -> SinkSettings:
+    monkeypatch.setattr(catching_up, "QUICK_SECONDS", 0.0)  # a part stays a share, however fast the machine is
     checkpoint = str(lake / "_menura/checkpoint")
     return SinkSettings(str(writer.folder), str(lake), checkpoint, 0.1, share=BatchShare(rows=SHARE_ROWS))
 
@@ -69,9 +73,9 @@ def applied(sink: Sink, writer: Writer) -> None:
 
 def catch_up(sink: Sink, lake: Path) -> list[int]:
     """Turns until the table has joined the batches: its rows after each."""
-    counts = []
+    counts: list[int] = []
     while table_id(HUGE) in sink._stopped:
-        assert sink.has_more
+        assert sink.has_more and len(counts) < 30
         sink.retry_due()
         counts.append(row_count(str(lake), table_id(HUGE)))
     return counts
@@ -214,10 +218,147 @@ def test_tables_when_foreign_keys_join_them_then_their_batch_waits_for_both(
     assert lake_rows(lake, CHILD) == [{"id": 1, "parent": -1}]
 
 
-def test_share_when_rows_are_of_a_dump_then_they_count_by_the_work_that_they_are() -> None:
+def test_table_when_its_own_keys_join_it_then_it_catches_up_in_parts_and_no_other_is_taken_whole(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    tree = Table("tree", {"id": pa.int32(), "parent": pa.int32()})
+    writer.cut(Event(tree, "FOREIGN_KEYS", foreign_keys=(replace(CASCADE, parent=("shop", "tree")),)))
+    for number in range(CUTS):
+        rows = [insert(id=number * CUT_ROWS + place, parent=None) for place in range(CUT_ROWS)]
+        writer.cut((tree, rows), (HUGE, [insert(id=row[0][1]["id"]) for row in rows]))
+    writer.cut((tree, [update({"id": 5, "parent": None}, {"id": 5, "parent": 4})]))
+    writer.cut((tree, [update({"id": 4, "parent": None}, {"id": -4, "parent": None})]))
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        assert {stop.table.table for stop in stopped_tables(str(lake))} == {"tree", "huge"}
+        counts = catch_up(sink, lake)
+        assert counts[0] == 2 * CUT_ROWS
+    assert stopped_tables(str(lake)) == []
+    found = {row["id"]: row["parent"] for row in lake_rows(lake, tree)}
+    assert found == {**dict.fromkeys(range(CUTS * CUT_ROWS)), 5: -4, -4: None} and 4 not in found
+
+
+def test_tables_when_one_is_far_behind_then_another_catches_up_and_joins_without_it(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    other = Table("other", {"id": pa.int32()}, key=())
+    land(writer, 0, 16)
+    for number in range(3):
+        writer.cut((other, [insert(id=number * CUT_ROWS + place) for place in range(CUT_ROWS)]))
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        turns = 0
+        while table_id(other) in sink._stopped:
+            sink.retry_due()
+            turns += 1
+        assert turns <= 4 and table_id(HUGE) in sink._stopped
+        catch_up(sink, lake)
+    assert len(lake_rows(lake, other)) == 3 * CUT_ROWS and len(lake_rows(lake, HUGE)) == 16 * CUT_ROWS
+
+
+def test_table_when_the_last_thing_of_it_in_a_part_is_no_work_then_it_joins_all_the_same(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    other = Table("other", {"id": pa.int32()}, key=())
+    rows = [insert(id=place) for place in range(CUT_ROWS)]
+    for _ in range(3):
+        writer.cut((HUGE, rows), (other, rows))
+    writer.cut(Event(HUGE, "VERIFIED", dump="verification-1"))
+    writer.cut((other, rows))
+    writer.cut((SMALL, [insert(id=1)]))
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        turns = 0
+        while sink._stopped:
+            sink.retry_due()
+            turns += 1
+            assert turns < 10
+        version = open_table(sink.records.errors_folder).version()
+        sink.retry_due()
+        assert open_table(sink.records.errors_folder).version() == version
+    assert (len(lake_rows(lake, HUGE)), len(lake_rows(lake, other))) == (3 * CUT_ROWS, 4 * CUT_ROWS)
+
+
+def rows_at(lake: Path, cut: int) -> set[int | None]:
+    """As two readers have the table at the cut; None: it can't be read there."""
+    found: set[int | None] = set()
+    for read in (
+        lambda: row_count(str(lake), table_id(HUGE), cut),
+        lambda: lake_at(str(lake), [table_id(HUGE)], cuts={("acme", "shop"): cut}).arrow(table_id(HUGE)).num_rows,
+    ):
+        try:
+            found.add(read())
+        except (TableNotAtCut, TableNotInLake):
+            found.add(None)
+    return found
+
+
+def test_table_when_it_was_ahead_of_the_batches_then_no_reader_at_a_cut_lacks_rows(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    settings = replace(settings, trigger_seconds=40, limits=Limits(cuts=2))
+    land(writer, 0, 2)
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        land(writer, 2, 4)
+        catch_up(sink, lake)
+        for number in (6, 7):
+            writer.cut((HUGE, [insert(id=number * CUT_ROWS)]), (SMALL, [insert(id=number)]))
+        applied(sink, writer)
+        assert stopped_tables(str(lake)) == [], "what the table holds already is no work"
+        for cut in range(1, 9):
+            assert rows_at(lake, cut) <= {None, min(cut, 6) * CUT_ROWS + max(0, cut - 6)}, cut
+        assert rows_at(lake, 8) == {6 * CUT_ROWS + 2}
+
+
+def test_table_when_the_sink_was_killed_before_it_joined_then_no_reader_at_a_cut_lacks_rows(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    land(writer, 0, 2)
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        sink.retry_due()
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(sink.records, "record_resumed", killed)
+            sink.retry_due()
+    with following(session, settings) as sink:
+        writer.cut((HUGE, [insert(id=-1)]), (SMALL, [insert(id=2)]))
+        applied(sink, writer)
+        assert rows_at(lake, 3) == {None}
+        catch_up(sink, lake)
+        assert rows_at(lake, 3) <= {None, 2 * CUT_ROWS + 1}
+    assert len(lake_rows(lake, HUGE)) == 2 * CUT_ROWS + 1
+
+
+def test_verification_when_its_table_is_behind_then_it_ends_once_the_table_has_its_chunks(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    keyed = Table("keyed", {"id": pa.int32()})
+    rows: list[Values] = [{"id": number} for number in range(3 * CUT_ROWS)]
+    for first in range(0, len(rows), CUT_ROWS):
+        writer.cut((keyed, [insert(**row) for row in rows[first : first + CUT_ROWS]]))
+    writer.cut(Event(keyed, "VERIFICATION_STARTED", dump="verification-1"))
+    writer.cut(Verified(keyed, rows, writer.last_gsns["acme", "shop"]))
+    writer.cut(Event(keyed, "VERIFIED", dump="verification-1"))
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        (stop,) = stopped_tables(str(lake))
+        assert stop.code == "TABLE_BEHIND" and not sink.status.now().verdicts
+        while sink._stopped:
+            sink.retry_due()
+        wait_for("the verdict", lambda: sink.status.now().verdicts.get(table_id(keyed)), seconds=300)
+        (verdict,) = sink.status.now().verdicts[table_id(keyed)]
+        assert (verdict.verdict, verdict.lake_rows) == ("equal", len(rows))
+
+
+def test_share_when_rows_or_their_bytes_are_more_then_it_does_not_hold_them() -> None:
     share = BatchShare(rows=8_000, plain_bytes=1 << 20)
-    file = TableFile(1, 1, "", "", 1_001, 10, 1, 1, chunk=ChunkFacts(1, 1, 0, "", is_whole=False))
-    assert not share.holds([file]) and share.holds([replace(file, rows=1_000)])
-    plain = replace(file, chunk=None, rows=8_000)
-    assert share.holds([plain]) and not share.holds([plain, replace(plain, rows=1)])
-    assert not share.holds([replace(plain, plain_bytes=(1 << 20) + 1)])
+    file = TableFile(1, 1, "", "", 8_000, 10, 1, 1)
+    assert share.holds([file]) and not share.holds([file, replace(file, rows=1)])
+    assert not share.holds([replace(file, plain_bytes=(1 << 20) + 1)])
