@@ -21,6 +21,7 @@ from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake.boundaries import read_boundaries
 from spark_sink.lake.delta_table import open_table
 from spark_sink.reading import current_state, row_count, stopped_tables
 from spark_sink.reading_at import lake_at
@@ -235,7 +236,8 @@ def test_table_when_its_own_keys_join_it_then_it_catches_up_in_parts_and_no_othe
         assert counts[0] == 2 * CUT_ROWS
     assert stopped_tables(str(lake)) == []
     found = {row["id"]: row["parent"] for row in lake_rows(lake, tree)}
-    assert found == {**dict.fromkeys(range(CUTS * CUT_ROWS)), 5: -4, -4: None} and 4 not in found
+    others = set(range(CUTS * CUT_ROWS)) - {4, 5}
+    assert found == {**dict.fromkeys(others), -4: None, 5: -4}
 
 
 def test_tables_when_one_is_far_behind_then_another_catches_up_and_joins_without_it(
@@ -306,7 +308,7 @@ def test_table_when_it_was_ahead_of_the_batches_then_no_reader_at_a_cut_lacks_ro
             writer.cut((HUGE, [insert(id=number * CUT_ROWS)]), (SMALL, [insert(id=number)]))
         applied(sink, writer)
         assert stopped_tables(str(lake)) == [], "what the table holds already is no work"
-        for cut in range(1, 9):
+        for cut in [each.cut for each in read_boundaries(open_table(sink.records.cuts_folder), "acme", "shop").found]:
             assert rows_at(lake, cut) <= {None, min(cut, 6) * CUT_ROWS + max(0, cut - 6)}, cut
         assert rows_at(lake, 8) == {6 * CUT_ROWS + 2}
 
