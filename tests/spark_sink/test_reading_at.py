@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -333,7 +335,8 @@ def test_command_when_it_may_wait_then_asks_again_until_the_dump_is_in_the_lake(
         entry = next(entries)
         batch(bank, lake, entry, entry)
 
-    monkeypatch.setattr(lake_command.time, "sleep", sleep)
+    # the command's alone: other threads of this process sleep too
+    monkeypatch.setattr(lake_command, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     assert command(monkeypatch, lake, "acme/shop=7", *newest[1:], "--wait", "600") != 0  # that cut stays as it is
     assert next(entries) == 8
     batch(bank, lake, 8, 8)
