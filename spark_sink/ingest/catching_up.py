@@ -8,7 +8,7 @@ come between two turns.
 
 Durable is the entry of a stop, which is moved to the last one with rows of its table, so that a retry has some; how far
 parts have come beyond it is known here alone. A kill has at most one part read again, of which the table skips what it
-holds. Only a retry does tables that begin anew, that follow others by foreign keys, or that lack entries of the log.
+holds. Only a retry does tables that begin anew, that foreign keys join with others, or that lack entries of the log.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -70,13 +70,13 @@ class CatchingUp:
         self._log = log
         self._events_folder = events_folder
         self._share = share
-        #: of a table in a part
-        self._shares = 1.0
+        #: of a table in a part, where it is more than one
+        self._shares: dict[TableId, float] = {}
         #: that go on though their stops have other reasons
         self._going_on: set[TableId] = set()
         #: up to which entry parts have come
         self._reached: dict[TableId, int] = {}
-        #: number of its last turn
+        #: of each table that had one the number of its last turn, so that who is behind again does not go first
         self._served: dict[TableId, int] = {}
         self._turns = count(1)
         #: until when those rest whose retry came to nothing, by the monotonic clock
@@ -94,8 +94,8 @@ class CatchingUp:
         self._going_on.update(tables)
         self._rests = {table: until for table, until in self._rests.items() if table not in tables}
 
-    def of(self, stopped: Mapping[TableId, StoppedTable], now: float) -> dict[TableId, StoppedTable]:
-        """The tables that are to be given something."""
+    def of(self, stopped: Mapping[TableId, StoppedTable], now: float, last_entry: int) -> dict[TableId, StoppedTable]:
+        """The tables that are to be given something of what batches have come to."""
         going = {
             table: stop
             for table, stop in stopped.items()
@@ -103,12 +103,19 @@ class CatchingUp:
         }
         self._going_on &= going.keys()
         self._reached = {table: entry for table, entry in self._reached.items() if table in going}
-        self._served = {table: turn for table, turn in self._served.items() if table in going}
+        self._shares = {table: shares for table, shares in self._shares.items() if table in going}
         self._rests = {table: until for table, until in self._rests.items() if table in going}
-        return {table: stop for table, stop in going.items() if self._rests.get(table, 0.0) <= now}
+        return {
+            table: stop
+            for table, stop in going.items()
+            if stop.entry <= last_entry and self._rests.get(table, 0.0) <= now
+        }
 
-    def next_turn(self, stops: Mapping[TableId, StoppedTable], cores: int) -> Turn:
-        """Of the table that has waited for longest, and those with it. Raises `LogEntryUnreadable`, OSError."""
+    def next_turn(self, stops: Mapping[TableId, StoppedTable], cores: int, last_entry: int) -> Turn:
+        """Of the table that has waited for longest, and those with it: no table is to be ahead of the batches.
+
+        Raises `LogEntryUnreadable`, OSError.
+        """
         first = {table: max(stop.entry, self._reached.get(table, 0) + 1) for table, stop in stops.items()}
         eldest = min(stops, key=lambda table: (self._served.get(table, 0), first[table], table))
         missed = MissedRows(
@@ -116,10 +123,11 @@ class CatchingUp:
             self._events_folder,
             {table: entry for table, entry in first.items() if entry >= first[eldest]},
         )
-        is_whole = missed.read_part(self._share, self._shares, self._shares * cores)
+        shares = min(self._shares.get(table, 1.0) for table in missed.tables)
+        is_whole = missed.read_part(self._share, shares, shares * cores, last_entry)
         tables = frozenset(table for table in missed.tables if is_whole or first[table] <= missed.last_entry)
         self._served.update(dict.fromkeys(tables, next(self._turns)))
-        joined = {table for table in tables if missed.families.above([table]) - {table}}
+        joined = {table for table in tables if missed.families.is_joined(table)}
         lacking = {table for table in tables if stops[table].entry <= missed.gone_entry}
         if is_whole or joined or lacking:
             return Turn(tables if is_whole else frozenset(joined | lacking))
@@ -128,10 +136,9 @@ class CatchingUp:
     def given(self, tables: Collection[TableId], turn: Turn, seconds: float) -> None:
         """These have all of it, which took so long."""
         self._reached.update(dict.fromkeys(tables, turn.last_entry))
-        if seconds < QUICK_SECONDS:
-            self._shares = min(MOST_SHARES, self._shares * 2)
-        elif seconds > SLOW_SECONDS:
-            self._shares = max(1.0, self._shares / 2)
+        factor = 2.0 if seconds < QUICK_SECONDS else min(1.0, SLOW_SECONDS / seconds)
+        for table in tables:
+            self._shares[table] = max(1.0, min(MOST_SHARES, self._shares.get(table, 1.0) * factor))
 
     def failed(self, tables: Collection[TableId], now: float) -> None:
         """These wait until they are tried again."""

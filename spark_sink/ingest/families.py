@@ -110,6 +110,10 @@ class Families:
             left += joined
         return min(seen)
 
+    def is_joined(self, table: TableId) -> bool:
+        """Whether a key has joined it with another one."""
+        return bool((self._parents.get(table, set()) | self._children.get(table, set())) - {table})
+
     def above(self, tables: Iterable[TableId]) -> set[TableId]:
         """The tables that these follow, however far."""
         found: set[TableId] = set()

@@ -59,18 +59,18 @@ class MissedRows:
     def tables(self) -> Collection[TableId]:
         return self._first_entries
 
-    def read_on(self) -> None:
-        """To the log's end. Raises `LogEntryUnreadable`, OSError."""
-        while self._read_next() is not None:
+    def read_on(self, last_entry: int | None = None) -> None:
+        """To there; None: to the log's end. Raises `LogEntryUnreadable`, OSError."""
+        while (last_entry is None or self._next <= last_entry) and self._read_next() is not None:
             pass
 
-    def read_part(self, share: BatchShare, most: float, most_together: float) -> bool:
-        """On to the entry with which a table has so many shares, or all together. Whether that is the log's end.
+    def read_part(self, share: BatchShare, most: float, most_together: float, last_entry: int) -> bool:
+        """On to the entry with which a table has so many shares, or all together. Whether that is all there is.
 
         Raises as `read_on`.
         """
         sizes: defaultdict[TableId, float] = defaultdict(float)
-        while (rows := self._read_next()) is not None:
+        while self._next <= last_entry and (rows := self._read_next()) is not None:
             for row in rows:
                 if row.get("path") is not None:
                     (file,) = split_rows([row])[1][row_table(row)]

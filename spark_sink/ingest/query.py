@@ -206,17 +206,23 @@ class Sink:
     @property
     def has_more(self) -> bool:
         """Whether there is more to be done now, whatever lands."""
-        stopped = dict(self._stopped)
-        return bool(self._parts.of(stopped, time.monotonic()) or self._merges.due(now_us(), stopped, 1))
+        return bool(self._late() or self._merges.due(now_us(), dict(self._stopped), 1))
+
+    def _late(self) -> dict[TableId, StoppedTable]:
+        return self._parts.of(dict(self._stopped), time.monotonic(), self.status.now().entry)
 
     def _catch_up(self) -> None:
         """A turn of tables that are behind; with the last one they join the batches again."""
-        stops = self._parts.of(dict(self._stopped), time.monotonic())
-        if not stops or self.settings.available_now:
+        if self.settings.available_now or not (stops := self._late()):
             return
-        turn = self._parts.next_turn(stops, self.session.sparkContext.defaultParallelism)
+        try:
+            turn = self._parts.next_turn(stops, self.session.sparkContext.defaultParallelism, self.status.now().entry)
+        except (OSError, DeltaError) as failed:
+            logger.warning("what tables have missed was not read tables=%d error=%s", len(stops), type(failed).__name__)
+            self._parts.failed(stops, time.monotonic())
+            return
         if turn.rows is None:
-            self.retry_stopped(list(turn.tables))
+            self.retry_stopped(list(turn.tables), with_batches=True)
             self._parts.failed([table for table in turn.tables if table in self._stopped], time.monotonic())
             return
         with self._writing:
@@ -249,7 +255,7 @@ class Sink:
 
     def _tell_stops(self) -> None:
         self.status.stopped_are(self._stopped)
-        self.verifications.late_are(table for table, stop in self._stopped.items() if self._is_behind(stop))
+        self.verifications.late_are(filter(self._is_done_in_parts, self._stopped))
 
     def _look_at_checkpoint(self) -> None:
         """Once after the last batch: no other one comes that would say that it is done for good."""
@@ -316,22 +322,25 @@ class Sink:
         families.read(self.records.events_folder)
         return {stop.table for stop in stops if not families.above([stop.table]).isdisjoint(tables)}
 
-    def retry_stopped(self, tables: Sequence[TableId]) -> None:
+    def retry_stopped(self, tables: Sequence[TableId], *, with_batches: bool = False) -> None:
         """Give tables what they missed, from the entry that they stopped at to the log's end.
 
+        `with_batches`: to where batches have come.
         One that can't go on from there begins anew where the log has a dump of it; so do, after it, those whose
         foreign keys follow it.
         """
         if not tables:
             return
         held = dict(self._stopped)
-        self._missed_of([table for table in tables if table in held]).read_on()  # batches go on meanwhile
+        last_entry = self.status.now().entry if with_batches else None
+        self._missed_of([table for table in tables if table in held]).read_on(last_entry)  # batches go on meanwhile
         with self._writing:
             self._writer.check()
+            last_entry = self.status.now().entry if with_batches else None
             left = set(tables)
             while left:
                 held = dict(self._stopped)
-                self._begin_anew(left, self._retry(left))
+                self._begin_anew(left, self._retry(left, last_entry))
                 self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
                 left = self._concerned(held)
             self._missed = {
@@ -374,11 +383,11 @@ class Sink:
             self._stopped.update({begins.table: begins for begins in anew})
             self._retry([begins.table for begins in anew])
 
-    def _retry(self, tables: Collection[TableId]) -> list[Row]:
+    def _retry(self, tables: Collection[TableId], last_entry: int | None = None) -> list[Row]:
         """Once; gives the rows that the tables missed."""
         self._leave_bereft(tables)
         missed = self._missed_of(tables)
-        missed.read_on()
+        missed.read_on(last_entry)
         gone = self._leave_gone(tables, missed.gone_entry)
         stops = {table: self._stopped[table] for table in tables}
         cuts, rows = list(missed.cuts), missed.rows()
@@ -480,6 +489,7 @@ class Sink:
         self.parallelism.note()  # executors come and go
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
         self.ask_retry(seen.table for seen in events if seen.table in self._stopped and begins_anew(seen.seen.event))
+        self.ask_retry(each.table for each in stopped if self._stopped[each.table].begins_at_gsn)
         now = now_us()
         committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
         logger.info(
@@ -528,7 +538,9 @@ class Sink:
         """Write the batch's records; gives the outcomes that stopped. `whole`: no retry, which may be ahead.
 
         Tables that were left out are not readable at its boundary: what a retry has recorded of them may be older.
+        What a batch that is done again has of before their stops says nothing new.
         """
+        left_out = [outcome for outcome in left_out if outcome.cut >= self._stopped[outcome.table].cut]
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
         told = [outcome for outcome in [*outcomes, *left_out] if not outcome.says_nothing]
         self.records.record_batch(cuts, told, whole=whole)

@@ -120,6 +120,8 @@ class Verifications:
                 self._conclude(table, held)
             except (SinkError, OSError, DeltaError) as failed:
                 logger.warning("verification not recorded table=%s error=%s", table, type(failed).__name__)
+                with self._moved:
+                    self._late |= {table}  # concluded with the next call
 
     def start(self) -> None:
         """Go on with what the lake says is due; once."""

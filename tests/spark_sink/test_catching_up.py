@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_sink.errors import TableNotAtCut, TableNotInLake
 from spark_sink.ingest import catching_up, table_task
 from spark_sink.ingest.batch_share import BatchShare
+from spark_sink.ingest.catching_up import CatchingUp
 from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
@@ -23,6 +24,8 @@ from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.boundaries import read_boundaries
 from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.records import StoppedTable
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state, row_count, stopped_tables
 from spark_sink.reading_at import lake_at
 from spark_sink.work import TableFile, TableId
@@ -298,19 +301,54 @@ def rows_at(lake: Path, cut: int) -> set[int | None]:
 def test_table_when_it_was_ahead_of_the_batches_then_no_reader_at_a_cut_lacks_rows(
     session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
 ) -> None:
+    """A retry of a stopped table goes to the log's end; what the table holds already is no work then."""
     settings = replace(settings, trigger_seconds=40, limits=Limits(cuts=2))
     land(writer, 0, 2)
     with following(session, settings) as sink:
         applied(sink, writer)
         land(writer, 2, 4)
-        catch_up(sink, lake)
+        sink.retry_stopped([table_id(HUGE)])
+        assert row_count(str(lake), table_id(HUGE)) == 6 * CUT_ROWS and sink.status.now().entry == 2
         for number in (6, 7):
             writer.cut((HUGE, [insert(id=number * CUT_ROWS)]), (SMALL, [insert(id=number)]))
         applied(sink, writer)
-        assert stopped_tables(str(lake)) == [], "what the table holds already is no work"
+        assert stopped_tables(str(lake)) == []
         for cut in [each.cut for each in read_boundaries(open_table(sink.records.cuts_folder), "acme", "shop").found]:
             assert rows_at(lake, cut) <= {None, min(cut, 6) * CUT_ROWS + max(0, cut - 6)}, cut
         assert rows_at(lake, 8) == {6 * CUT_ROWS + 2}
+
+
+def test_table_when_batches_are_behind_the_log_then_it_joins_them_where_they_are(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+) -> None:
+    settings = replace(settings, trigger_seconds=40, limits=Limits(cuts=2))
+    land(writer, 0, 2)
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        land(writer, 2, 2)
+        assert catch_up(sink, lake)[-1] == 2 * CUT_ROWS and sink.status.now().entry == 2
+        applied(sink, writer)
+        assert catch_up(sink, lake)[-1] == 4 * CUT_ROWS
+        for cut in [each.cut for each in read_boundaries(open_table(sink.records.cuts_folder), "acme", "shop").found]:
+            assert rows_at(lake, cut) <= {None, cut * CUT_ROWS}, cut
+    assert sorted(row["id"] for row in lake_rows(lake, HUGE)) == list(range(4 * CUT_ROWS))
+
+
+def test_turns_when_a_table_is_behind_again_and_again_then_others_have_theirs(writer: Writer, lake: Path) -> None:
+    land(writer, 0)
+    other = Table("other", {"id": pa.int32()}, key=())
+    for number in range(CUTS):
+        writer.cut((other, [insert(id=number * CUT_ROWS + place) for place in range(CUT_ROWS)]))
+    parts = CatchingUp(LandingLog(str(writer.folder)), str(lake / "_menura/events"), BatchShare(rows=SHARE_ROWS))
+    often = StoppedTable(table_id(HUGE), CUTS, CUTS, "TABLE_BEHIND", "", terminal=False, at_us=0)
+    far = replace(often, table=table_id(other), entry=1)
+    had = []
+    for _ in range(6):
+        stops = parts.of({often.table: often, far.table: far}, 0.0, CUTS)
+        had.append(parts.next_turn({often.table: often, far.table: far}, 2, CUTS).tables)
+        assert stops.keys() == {often.table, far.table}
+        parts.of({far.table: far}, 0.0, CUTS)  # it has joined the batches, and is behind again
+    assert sum(far.table in tables for tables in had) >= 3
 
 
 def test_table_when_the_sink_was_killed_before_it_joined_then_no_reader_at_a_cut_lacks_rows(
