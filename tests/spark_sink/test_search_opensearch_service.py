@@ -24,6 +24,7 @@ from tests.spark_sink.test_search_service import (  # noqa: F401  (tests, and th
     found,
     listed,
     patient,
+    shop_client,
     test_a_search_when_it_is_asked_then_rows_come_whole_with_counts_and_how_far_the_index_is,
     test_a_tenant_when_it_asks_then_reaches_no_index_of_another,
     test_an_index_when_the_lake_has_gone_on_then_it_is_said_how_far_until_it_follows,
@@ -38,6 +39,12 @@ def shop(tmp_path: Path, opensearch: OpenSearchNode) -> Iterator[Shop]:
         shop.index()
         yield shop
         opensearch.ask("DELETE", "/service-*")
+
+
+@pytest.fixture
+def kept(shop: Shop) -> Shop:
+    """The same: a cluster's indexes go with their test."""
+    return shop
 
 
 def test_indexes_when_they_are_listed_then_each_is_named_as_its_table_in_pages_and_one_between_cuts_says_so(
