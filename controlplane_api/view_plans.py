@@ -15,11 +15,9 @@ from itertools import islice, product
 from menura.naming import lake_column
 from menura.views import definition
 from menura.views.definition import Column, InputName, Shape
-from menura.views.explain import Explanation, explain, explain_schedule
-from menura.views.parsing import refuse
+from menura.views.explain import Explanation, explain
+from menura.views.parsing import inputs_of
 from menura.views.plan import Plan, make_plan
-from menura.views.reads import inputs_of
-from menura.views.scheduled import HOW, SCHEDULE, ScheduledQuery, is_scheduled, read_schedule
 from sqlalchemy import Connection, select, tuple_
 
 from controlplane_api.documents import Document
@@ -31,7 +29,7 @@ MAX_TRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    plan: Plan | ScheduledQuery
+    plan: Plan
     #: of what it reads, as servers estimate
     rows: Mapping[InputName, int]
 
@@ -45,13 +43,9 @@ class Planned:
 
     @property
     def _names(self) -> list[InputName]:
-        if isinstance(self.plan, ScheduledQuery):
-            return list(self.plan.inputs)
         return list(dict.fromkeys(each.name for each in self.plan.inputs))
 
     def explained(self) -> Explanation:
-        if isinstance(self.plan, ScheduledQuery):
-            return explain_schedule(self.plan, self.rows)
         return explain(self.plan, self.rows)
 
 
@@ -80,30 +74,11 @@ def _planned(connection: Connection, tenant: str, sql: str, above: tuple[str, ..
             each: _of_view(connection, tenant, each.table, above) if each.is_view else _shapes(each, rows)
             for each in inputs
         }
-        plan = _scheduled(sql, shapes) if is_scheduled(sql) else _made(sql, shapes)
+        plan = _made(sql, shapes)
     except definition.ViewRefused as refused:
-        remedy = ". ".join(filter(None, (refused.remedy, _instead(connection, tenant, sql))))
-        raise ViewRefused.at(doing, refused.found, refused.line, refused.column, remedy) from refused
+        raise ViewRefused.at(doing, refused.found, refused.line, refused.column, refused.remedy) from refused
     estimated = {each: row.estimated_rows for each, row in rows.items() if row.estimated_rows is not None}
     return Planned(plan, estimated)
-
-
-def _scheduled(sql: str, shapes: Mapping[InputName, Sequence[Shape]]) -> ScheduledQuery:
-    query = read_schedule(sql)
-    for name in query.inputs:
-        if not shapes[name]:
-            refuse(f"{name} is not known")
-    return query
-
-
-def _instead(connection: Connection, tenant: str, sql: str) -> str:
-    """How lakes could have a view that can't be followed; '': not at all, or its names are wrong."""
-    try:
-        query = read_schedule(SCHEDULE + sql)
-    except definition.ViewRefused:
-        return ""
-    tables = [each for each in query.inputs if not each.is_view]
-    return HOW if len(_rows(connection, tenant, tables)) == len(tables) else ""
 
 
 def _of_view(connection: Connection, tenant: str, name: str, above: tuple[str, ...]) -> list[Shape]:

@@ -316,10 +316,6 @@ class ViewKeyMissing(ViewStopped):
     """A row of the view's first table has a key that its type can't hold."""
 
 
-class ViewRowsEqual(ViewStopped):
-    """A view that is computed at intervals has rows that are equal in all columns: nothing tells them apart."""
-
-
 class ViewStorageFailed(ViewStopped):
     """The lake's storage refused."""
 

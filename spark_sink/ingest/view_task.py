@@ -20,7 +20,6 @@ from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
 from spark_sink.lake.retention import clean, is_due
 from spark_sink.lake.tail import Waiting
 from spark_sink.views.maintain import ViewVersion, ViewWork, follow, view_table_id
-from spark_sink.views.scheduled_rows import compute
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
@@ -76,20 +75,10 @@ def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator
     return run
 
 
-def spark_compute(session: SparkSession, settings: ViewSettings) -> Callable[[ViewWork], ViewOutcome]:
-    """Turns of views that are computed at intervals: in the driver, whose queries are Spark's jobs."""
-
-    def run(work: ViewWork) -> ViewOutcome:
-        return attempted(settings, work, lambda: compute(session, settings.lake, work))
-
-    return run
-
-
-def attempted(settings: ViewSettings, work: ViewWork, turn: Callable[[], ViewVersion] | None = None) -> ViewOutcome:
-    """`turn`: another one than following what changed."""
+def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
     name = (work.definition.tenant, work.definition.name)
     try:
-        version = turn() if turn else follow(settings.lake, work, settings.waiting, settings.stores)
+        version = follow(settings.lake, work, settings.waiting, settings.stores)
         _clean(settings, view_table_id(*name), version)
     except ViewRefused as refused:
         return ViewOutcome(*name, None, refused.code, str(refused_here(work.definition.name, refused)))

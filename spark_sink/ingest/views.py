@@ -7,14 +7,13 @@ that is kept here is read back from there, so a kill costs a look at each view.
 
 A view takes its inputs at one cut of each source: that of the views that it reads, else the newest one. Where these
 are at different cuts, it waits for them. A view that fails stops alone, at its last version, and is tried again after
-a pause that grows; so is one whose inputs are not there, are being dumped, or have stopped. A view whose text has a
-schedule is computed whole at its interval, beside the others (`computations`).
+a pause that grows; so is one whose inputs are not there, are being dumped, or have stopped.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +31,7 @@ from menura.views.definition import (
     ViewRefused,
     ViewState,
 )
-from menura.views.reads import inputs_of
-from menura.views.scheduled import is_scheduled
+from menura.views.parsing import inputs_of
 from pyspark.sql import SparkSession
 
 from spark_sink.errors import (
@@ -44,17 +42,8 @@ from spark_sink.errors import (
     TableNotInLake,
     ViewInputsNotReady,
 )
-from spark_sink.ingest.computations import Computations, Compute
 from spark_sink.ingest.settings import SinkSettings
-from spark_sink.ingest.view_task import (
-    Run,
-    ViewOutcome,
-    ViewSettings,
-    refused_here,
-    spark_compute,
-    spark_run,
-    storage_failed,
-)
+from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, refused_here, spark_run, storage_failed
 from spark_sink.ingest.views_file import ViewsFile
 from spark_sink.lake.boundaries import read_boundaries
 from spark_sink.lake.delta_table import open_table
@@ -120,7 +109,6 @@ class Views:
         tell: Tell = lambda _states: None,
         file: ViewsFile | None = None,
         keep: Keep = lambda _views: None,
-        compute: Compute | None = None,
     ) -> None:
         self._lake = lake
         self._records = records
@@ -138,7 +126,6 @@ class Views:
         self._tell = tell
         self._keep = keep
         self._kept: Collection[ViewName] | None = None
-        self._computations = Computations(compute or (lambda work: run([work])[0]), self.wake)
 
     def want(self, definitions: Sequence[ViewDefinition]) -> None:
         """All of the views that there shall be; from any thread."""
@@ -169,10 +156,6 @@ class Views:
             self._thread.join(seconds)
         if finish:
             self._read_file()
-            self._computations.wait()
-            self._computations.keep(())  # all are due: they have what is in the lake now
-            self.turn()
-            self._computations.wait()
             self.turn()
 
     def states(self) -> tuple[ViewState, ...]:
@@ -202,8 +185,7 @@ class Views:
     def _waits(self) -> bool:
         """Whether a view is to be tried again, or has changes that are to be merged."""
         now, now_s = now_us(), time.monotonic()
-        held = list(self._standings.values())
-        return self._computations.waits() or any(_is_again(each, now_s) or _is_merge_due(each, now) for each in held)
+        return any(_is_again(each, now_s) or _is_merge_due(each, now) for each in list(self._standings.values()))
 
     def turn(self) -> None:
         """Give each view that can have one its next version."""
@@ -220,12 +202,9 @@ class Views:
                 reads[name] = inputs_of(definition.sql)
             except ViewRefused as refused:
                 self._stop(definition, refused)
-        self._computations.keep(wanted)
-        done = self._computed(wanted)
+        done: list[ViewOutcome] = []
         for level in levels(reads):
-            found = [work for name in level if (work := self._work(wanted[name], reads[name])) is not None]
-            works = [work for work in found if not is_scheduled(work.definition.sql)]
-            self._begin(work for work in found if is_scheduled(work.definition.sql))
+            works = [work for name in level if (work := self._work(wanted[name], reads[name])) is not None]
             outcomes = self._run(works) if works else ()
             done += [each for each in outcomes if each.version is not None and self._is_to_record(each, each.version)]
             for work, outcome in zip(works, outcomes, strict=True):
@@ -234,20 +213,6 @@ class Views:
             self._stop(wanted[name], ViewRefused("the view reads itself, by other views or at once"))
         self._record(done)
         self._tell(self.states())
-
-    def _computed(self, wanted: Mapping[ViewName, ViewDefinition]) -> list[ViewOutcome]:
-        """What has come of views that are computed at intervals, of those that are wanted as they were."""
-        found = [(work, outcome) for work, outcome in self._computations.take()
-                 if wanted.get((work.definition.tenant, work.definition.name)) == work.definition]  # fmt: skip
-        for work, outcome in found:
-            self._note(work, outcome)
-        return [outcome for _, outcome in found if outcome.version is not None]
-
-    def _begin(self, works: Iterable[ViewWork]) -> None:
-        for work in works:
-            name = (work.definition.tenant, work.definition.name)
-            self._standings.setdefault(name, _Standing(ViewState(*name, work.definition.digest, "building")))
-            self._computations.begin(work)
 
     def _is_to_record(self, outcome: ViewOutcome, version: ViewVersion) -> bool:
         """Also where it is the first turn since the start: a killed sink may not have recorded what it has made."""
@@ -259,18 +224,11 @@ class Views:
         held = self._standings.get((definition.tenant, definition.name))
         if held is not None and held.is_at_rest(definition, time.monotonic()):
             return None
-        if self._computations.is_running((definition.tenant, definition.name)):
-            return None
-        is_at_intervals = is_scheduled(definition.sql)
-        if is_at_intervals and not (held is not None and held.state.code) and not self._computations.is_due(definition):
-            return None
         try:
             work = self._inputs(definition, reads)
         except (SinkError, OSError, DeltaError) as failed:
             self._stop(definition, failed if isinstance(failed, SinkError) else storage_failed(failed))
             return None
-        if is_at_intervals:
-            return work
         if held is None or held.state.code or not held.has_done(work) or _is_merge_due(held, now_us()):
             return work
         state = replace(held.state, cuts=work.cuts)
@@ -392,15 +350,14 @@ def views_of(
     """Those of a sink, whose turns are Spark's tasks."""
     waiting = AT_ONCE if settings.available_now else settings.waiting
     stores = StoreSettings(settings.view_stores) if settings.view_stores else None
-    turns = ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores)
+    run = spark_run(session, ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores))
     file = ViewsFile(Path(settings.views)) if settings.views else None
 
     def keep(views: Collection[ViewName]) -> None:
         if stores is not None:
             remove_others(stores, settings.lake, views)
 
-    run, compute = spark_run(session, turns), spark_compute(session, turns)
-    return Views(settings.lake, records, run, lock, tell, file, keep, compute)
+    return Views(settings.lake, records, run, lock, tell, file, keep)
 
 
 def _is_again(held: _Standing, now: float) -> bool:

@@ -88,14 +88,14 @@ def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE, stores: StoreS
     marks = {name: found.mark for name, found in inputs.items()}
     digest = int(work.definition.digest[:15], 16)
     if reached is not None and reached.digest == digest and _same(reached, marks):
-        return version_of(table, reached, None, waiting, opened)
+        return _version(table, reached, None, waiting, opened)
     after = Reached(table.last_version + 1, table.highest_gsn, digest, marks, work.cuts)
     view = (work.definition.tenant, work.definition.name)
     with engine() as sql, look_ups(sql, lake, view, plan, inputs, stores) as rows_by_key:
         turn = _Turn(plan, shape, table, inputs, rows_by_key)
         count, whole = turn.take(sql, reached if reached is not None and reached.digest == digest else None, after)
         after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
-        version = version_of(table, after, count, waiting, opened, whole)
+        version = _version(table, after, count, waiting, opened, whole)
         rows_by_key.keep_up()
     return version
 
@@ -105,7 +105,7 @@ def _same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:
     return all((before[name].gsn, before[name].state) == (mark.gsn, mark.state) for name, mark in marks.items())
 
 
-def version_of(
+def _version(
     table: ViewTable, reached: Reached, count: int | None, waiting: Waiting, opened: tuple[int, int], whole: str = ""
 ) -> ViewVersion:
     until_us = table.settle(waiting)

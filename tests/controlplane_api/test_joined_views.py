@@ -269,25 +269,6 @@ def run(api: str, *words: str) -> Done:
     return menura(*words, MENURA_API=api, MENURA_TENANT="acme", COLUMNS="80", NO_COLOR="1")
 
 
-def test_view_when_it_can_not_be_followed_then_the_refusal_says_how_it_is_computed_at_intervals(
-    client: httpx.Client, shop: None
-) -> None:
-    text = "SELECT upper(o.note) AS note, count(DISTINCT i.id) AS n FROM shop.shop.orders o JOIN shop.shop.items i ON i.id >= o.id GROUP BY o.note"  # noqa: E501
-    plan = {"name": "noted", "sql": text}
-    refused = client.post("/api/v1/tenants/acme/view-plans", json=plan)
-    assert refused.status_code == 422 and "SCHEDULE EVERY 1 HOUR AS" in refused.json()["remedy"], refused.text
-    typo = client.post("/api/v1/tenants/acme/view-plans", json={**plan, "sql": text.replace("shop.items", "shop.itms")})
-    assert typo.status_code == 422 and "SCHEDULE" not in typo.text, typo.text
-    made = client.post("/api/v1/tenants/acme/views", json={"name": "noted", "sql": f"SCHEDULE EVERY 5 MINUTES {text}"})
-    assert made.status_code == 200, made.text
-    assert [each["name"] for each in made.json()["plan"]["inputs"]] == ["shop.shop.orders", "shop.shop.items"]
-    assert "each 5 minutes" in made.json()["plan"]["lines"][0]
-    on_it = {"name": "on_it", "sql": "SELECT n.note, count(*) AS many FROM noted n GROUP BY n.note"}
-    assert client.post("/api/v1/tenants/acme/views", json=on_it).status_code == 200
-    wrong = {"name": "wrong", "sql": "SCHEDULE EVERY 1 DAY SELECT o.id FROM other.shop.orders o"}
-    assert "other.shop.orders is not known" in client.post("/api/v1/tenants/acme/views", json=wrong).json()["found"]
-
-
 def test_commands_when_views_are_made_shown_explained_and_dropped_then_they_say_so_in_80_columns(
     api: str, shop: None, tmp_path: Path
 ) -> None:

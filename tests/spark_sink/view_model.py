@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import Decimal
@@ -22,7 +22,7 @@ from menura.change_batch import CHANGE_TYPE, GSN
 from menura.views.definition import ViewDefinition
 
 from spark_sink.ingest.cut_log_source import entry_rows
-from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, attempted
+from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, attempted
 from spark_sink.ingest.views import Views
 from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
@@ -83,7 +83,8 @@ class World:
         self.writer = Writer(self.folder / "landing")
         self.sink = self.new_sink()
 
-    def sink_arguments(self) -> tuple[str, Records, Run, AbstractContextManager[None]]:
+    def new_sink(self) -> Views:
+        """As after a start."""
         stores = StoreSettings(str(self.folder / "stores"), least_rows=0) if self.stores else None
         settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores)
 
@@ -91,11 +92,7 @@ class World:
             with told_folders(settings.lake, {}):  # as each task of a sink is
                 return [attempted(settings, work) for work in works]
 
-        return str(self.lake), Records(str(self.lake)), run, nullcontext()
-
-    def new_sink(self) -> Views:
-        """As after a start."""
-        sink = Views(*self.sink_arguments())
+        sink = Views(str(self.lake), Records(str(self.lake)), run, nullcontext())
         sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in self.views.items()])
         return sink
 

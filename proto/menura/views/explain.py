@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from menura.views.definition import InputName
-from menura.views.expressions import UNKNOWN, said
+from menura.views.expressions import said
 from menura.views.plan import Aggregate, Input, Plan, Role
-from menura.views.scheduled import ScheduledQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +52,6 @@ def explain(plan: Plan, rows: Mapping[InputName, int] | None = None) -> Explanat
         *_group_lines(plan),
     ]
     return Explanation(plan.key, columns, inputs, tuple(lines))
-
-
-def explain_schedule(query: ScheduledQuery, rows: Mapping[InputName, int] | None = None) -> Explanation:
-    """What is read, and when."""
-    known = rows or {}
-    every = f"each {query.every_seconds // 60} minutes"
-    inputs = tuple(
-        InputCost(str(name), "", "read", (), (), (), (), f"nothing; all of it is read {every}", known.get(name, -1))
-        for name in query.inputs
-    )
-    lines = (
-        f"The query is computed whole {every} by Spark SQL; what differs from the view's rows are its changes.",
-        "A row of the view is known by all of its columns; types and columns are judged by the sink.",
-        *(f"{each.name}: a change of a row counts when the query is computed next." for each in inputs),
-    )
-    return Explanation(query.columns, tuple((name, said(UNKNOWN)) for name in query.columns), inputs, lines)
 
 
 def _above(plan: Plan, found: Input) -> list[Input]:
