@@ -103,17 +103,13 @@ class KnownTable:
 class Origins:
     """Under which name each renamed table was before; written by the stream, read from any thread."""
 
-    __slots__ = ("_maps", "on_change")
+    __slots__ = ("_maps",)
 
     def __init__(self) -> None:
         self._maps: tuple[Mapping[Table, Table], ...] = ()
-        #: called when verdicts may be other ones, from any thread
-        self.on_change: Callable[[], None] = lambda: None
 
     def are(self, *maps: Mapping[Table, Table]) -> None:
-        former, self._maps = self._maps, tuple(dict(one) for one in maps)
-        if self._maps != former:
-            self.on_change()
+        self._maps = tuple(dict(one) for one in maps)
 
     def of(self, table: Table) -> list[Table]:
         return [origins[table] for origins in self._maps if table in origins]
@@ -122,26 +118,14 @@ class Origins:
 class Findings:
     """What a look at the server's tables has found wrong; from any thread."""
 
-    __slots__ = ("_unlogged", "denied", "dropped", "on_change")
+    __slots__ = ("denied", "dropped", "unlogged")
 
     def __init__(self) -> None:
         self.denied: Mapping[Table, TableError] = {}
         #: ignored columns that the stream saw go, folded: nobody has misspelt them
         self.dropped: Mapping[Table, frozenset[str]] = {}
-        self._unlogged: Mapping[Table, frozenset[str]] = {}
-        #: called when other columns are unlogged, from any thread
-        self.on_change: Callable[[], None] = lambda: None
-
-    @property
-    def unlogged(self) -> Mapping[Table, frozenset[str]]:
-        """Generated columns whose new values the server leaves out of its log, folded."""
-        return self._unlogged
-
-    @unlogged.setter
-    def unlogged(self, found: Mapping[Table, frozenset[str]]) -> None:
-        former, self._unlogged = self._unlogged, found
-        if found != former:
-            self.on_change()
+        #: generated columns whose new values the server leaves out of its log, folded
+        self.unlogged: Mapping[Table, frozenset[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,6 @@ class SourceState:
         self.log_room_bytes: int | None = None
         #: called after each change of what `effective` says, from any thread
         self.on_change: Callable[[str], None] = lambda source: None
-        for part in (config.filter.origins, config.filter.findings):  # which the stream writes
-            part.on_change = lambda: self.on_change(self.name)
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 import pytest
 from menura.bounds import MAX_INT64
-from menura.v1.config_pb2 import DesiredState
 
 from agent.filter import Filter
 from agent.runtime.state import SourceState
@@ -29,26 +28,3 @@ def test_status_when_the_server_is_away_then_how_long_it_keeps_its_log_is_not_to
     state.end_is(None)
     status = state.status()
     assert not (status.HasField("log_retention_seconds") or status.HasField("log_room_bytes"))
-
-
-def test_report_when_the_stream_finds_that_other_columns_or_tables_stay_then_it_goes_out_anew_and_only_then() -> None:
-    filter_ = Filter(rules={"people": ("pin",)})
-    state, told = SourceState(SourceConfig(name="shop", kind="memory", filter=filter_)), list[str]()
-    state.on_change = told.append
-    state.desire(DesiredState(source="shop", tables=[{"database": "shop", "table": "staff"}]))
-
-    def ignored() -> list[str]:
-        effective = state.effective()
-        assert effective is not None
-        return list(effective.tables[0].ignored_columns)
-
-    staff, people = ("shop", "staff"), ("shop", "people")
-    for columns in ({staff: frozenset({"total"})}, {}):
-        told.clear()
-        for _ in range(2):
-            filter_.findings.unlogged = dict(columns)
-        assert (told, ignored()) == (["shop"], ["total"] if columns else [])
-    told.clear()
-    for _ in range(2):
-        filter_.origins.are({staff: people}, {})
-    assert (told, ignored()) == (["shop"], ["pin"])

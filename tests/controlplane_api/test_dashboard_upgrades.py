@@ -1,5 +1,7 @@
 """The page of upgrades: reasons of agents, and a rollout that is steered by buttons, in a real browser."""
 
+from menura.instants import now_us
+
 from controlplane_api.database import Database
 from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.controlplane_api.browser import Browser
@@ -35,7 +37,8 @@ def test_upgrades_page_when_a_rollout_has_halted_then_it_says_why_and_is_steered
     page.wait_for_text("#rollout-state", "running")
     registry.move_rollouts(2**50)
     page.wait_for_text("#agents", "OFFERED")
-    registry.record_version(("acme", "db-1"), seen(NEW, generation=generations(database, rollout)["db-1"]), 1)
+    offered = generations(database, rollout)["db-1"]
+    registry.record_version(("acme", "db-1"), seen(NEW, generation=offered), now_us())
     page.run(
         "const which = document.getElementById('which'); which.value = ''; which.dispatchEvent(new Event('change'))"
     )
