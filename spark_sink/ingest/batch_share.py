@@ -28,11 +28,16 @@ class BatchShare:
         return sum(self.shares(each) for each in work if isinstance(each, TableFile)) <= 1
 
 
-def behind(table: TableId, first: Work) -> TableBehind:
+#: why a table catches up in parts
+MUCH_LANDED = "more of it landed at once than other tables are to wait for"
+STORE_IS_BACK = "the store that had failed takes it again, and other tables do not wait for what it has missed"
+
+
+def behind(table: TableId, cut: int, found: str = MUCH_LANDED) -> TableBehind:
     return TableBehind(
         "writing the table in the lake",
-        "more of it landed at once than other tables are to wait for",
+        found,
         data="The table stays at its last version until it has caught up; nothing is lost, and other tables go on",
         remedy="Wait: it catches up by itself, in parts between the batches of the others",
-        **table.where(first.cut),
+        **table.where(cut),
     )

@@ -18,7 +18,7 @@ from itertools import count
 from menura.instants import now_us
 
 from spark_sink.errors import LakeStorageFailed, TableBehind
-from spark_sink.ingest.batch_share import BatchShare
+from spark_sink.ingest.batch_share import STORE_IS_BACK, BatchShare, behind
 from spark_sink.ingest.cut_log_source import Row
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.missed_rows import MissedRows
@@ -26,8 +26,6 @@ from spark_sink.lake.records import StoppedTable, last_cuts
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import CutSeen, TableId, split_rows
 
-#: of a table that had stopped for another reason
-GOES_ON = "The table is given what it has missed, in parts between the batches of the others."
 #: a part that was done sooner than this is followed by one of twice the size, up to so many shares
 QUICK_SECONDS, SLOW_SECONDS = 0.7, 1.5
 MOST_SHARES = 16
@@ -52,7 +50,8 @@ class Turn:
             own = work.get(stop.table)
             if own is None and stop.code == TableBehind.code:
                 continue
-            message = stop.message if stop.code == TableBehind.code else GOES_ON
+            is_behind = stop.code == TableBehind.code
+            message = stop.message if is_behind else str(behind(stop.table, stop.cut, STORE_IS_BACK))
             entry = max(stop.entry, own[-1].entry if own is not None else 0)
             moved = replace(stop, code=TableBehind.code, message=message, at_us=now_us(), entry=entry)
             cut = last.get((stop.table.tenant, stop.table.source))

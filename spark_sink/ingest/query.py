@@ -218,7 +218,12 @@ class Sink:
         try:
             turn = self._parts.next_turn(stops, self.session.sparkContext.defaultParallelism, self.status.now().entry)
         except (OSError, DeltaError) as failed:
-            logger.warning("what tables have missed was not read tables=%d error=%s", len(stops), type(failed).__name__)
+            logger.warning(
+                "what tables have missed was not read from the landing, and they stay where they are; it is tried again"
+                " in a minute tables=%d error=%s",
+                len(stops),
+                type(failed).__name__,
+            )
             self._parts.failed(stops, time.monotonic())
             return
         if turn.rows is None:

@@ -198,7 +198,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
             outcome = Outcome(table, Result.UNPLACED, work[0].entry, work[-1].cut)
             unplaced.add(table)
         elif not parents and table not in followed and is_more_than_share(settings, table, work):
-            outcome = stopped(table, work[0], behind(table, work[0]))
+            outcome = stopped(table, work[0], behind(table, work[0].cut))
         elif all(settings.size.holds(group) for group in groups) and not parents & large:
             outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
         else:

@@ -64,6 +64,22 @@ def following(session: SparkSession, settings: SinkSettings) -> Iterator[Sink]:
         sink.verifications.stop(60, finish=False)
 
 
+class Killed(Exception):
+    """As where the process ends."""
+
+
+@contextmanager
+def killed_at(record: str, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Before it writes this record."""
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(sink.records, record, killed)
+        yield
+
+
 def land(writer: Writer, first: int, cuts: int = CUTS) -> None:
     """Cuts with many rows of the one table, and one of the other."""
     for number in range(first, first + cuts):
@@ -134,17 +150,10 @@ def test_parts_when_the_sink_starts_again_between_two_then_no_row_is_there_twice
 def test_part_when_it_was_written_and_not_recorded_then_it_is_skipped(
     session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    def killed(_: object) -> None:
-        raise Killed
-
     land(writer, 0)
     with following(session, settings) as sink:
         applied(sink, writer)
-        with monkeypatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(sink.records, "record_stops", killed)
+        with killed_at("record_stops", sink, monkeypatch):
             sink.retry_due()
         assert row_count(str(lake), table_id(HUGE)) == 2 * CUT_ROWS
     with following(session, settings) as sink:
@@ -184,7 +193,7 @@ def test_table_when_its_store_had_failed_then_it_goes_on_in_parts(
     with following(session, replace(settings, share=BatchShare(rows=SHARE_ROWS))) as sink:
         sink.retry_due()
         (behind,) = stopped_tables(str(lake))
-        assert (behind.code, behind.entry) == ("TABLE_BEHIND", 3)
+        assert (behind.code, behind.entry) == ("TABLE_BEHIND", 3) and "the store that had failed" in behind.message
         catch_up(sink, lake)
     assert sorted(row["id"] for row in lake_rows(lake, HUGE)) == list(range((CUTS + 1) * CUT_ROWS))
 
@@ -354,18 +363,11 @@ def test_turns_when_a_table_is_behind_again_and_again_then_others_have_theirs(wr
 def test_table_when_the_sink_was_killed_before_it_joined_then_no_reader_at_a_cut_lacks_rows(
     session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    def killed(_: object) -> None:
-        raise Killed
-
     land(writer, 0, 2)
     with following(session, settings) as sink:
         applied(sink, writer)
         sink.retry_due()
-        with monkeypatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(sink.records, "record_resumed", killed)
+        with killed_at("record_resumed", sink, monkeypatch):
             sink.retry_due()
     with following(session, settings) as sink:
         writer.cut((HUGE, [insert(id=-1)]), (SMALL, [insert(id=2)]))
