@@ -1,6 +1,9 @@
 """DECISIONS.md: each number once, in order, and the table at its head says what the entries say."""
 
 import re
+from collections import Counter
+
+import pytest
 
 from tests.servers import ROOT
 
@@ -31,3 +34,10 @@ def test_decision_when_a_later_one_replaces_it_then_the_later_one_is_there() -> 
 def test_decision_when_it_is_read_then_it_has_its_four_parts() -> None:
     parts = ["**Context**", "**Choice**", "**Evidence**", "**Consequence**"]
     assert [entry[3:6] for entry in ENTRIES if not all(part in entry for part in parts)] == []
+
+
+@pytest.mark.parametrize("document", ["DECISIONS.md", "CHANGELOG.md"])
+def test_document_when_changes_to_it_were_merged_then_no_line_is_there_in_two_wordings(document: str) -> None:
+    entries = re.split(r"^(?=## )", (ROOT / document).read_text(), flags=re.MULTILINE)
+    begun = [Counter(line[:40] for line in entry.splitlines() if len(line) >= 40) for entry in entries]
+    assert [line for lines in begun for line, times in lines.items() if times > 1] == []
