@@ -138,6 +138,8 @@ class AgentStream:
         self._sending = asyncio.Lock()
         self._posted: dict[asyncio.Task[None], int] = {}
         self._posted_bytes = 0
+        #: that gRPC has
+        self._writing: asyncio.Task[None] | None = None
         #: that is granted and not sent yet
         self._credit_bytes = 0
         self._is_read = True
@@ -207,9 +209,12 @@ class AgentStream:
         return received
 
     def close(self) -> None:
-        """Nothing that was received is looked at any more, and nothing that waits is sent."""
+        """Nothing that was received is looked at any more, and nothing that waits is sent.
+
+        What gRPC has already goes on: it refuses a message beside one, and the next may say why the stream ends.
+        """
         self._count(0)
-        for write in list(self._posted):
+        for write in self._posted.keys() - {self._writing}:
             write.cancel()
 
     def _count(self, cost: int) -> None:
@@ -267,6 +272,7 @@ class AgentStream:
         self._sent += 1
         message.header.CopyFrom(self._header)
         message.header.sequence, message.header.sent_at_us = self._sent, now_us()
+        self._writing = asyncio.current_task()
         await self._context.write(message)
 
     def _posted_written(self, write: asyncio.Task[None]) -> None:

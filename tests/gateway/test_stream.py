@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from menura.v1.changes_pb2 import Credit
+from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.backlog import Backlog
@@ -42,3 +43,24 @@ def test_a_message_when_the_sender_before_it_was_cancelled_while_writing_follows
 
     sent = asyncio.run(scenario())
     assert [(message.header.sequence, message.credit.bytes) for message in sent] == [(1, 1), (2, 2)]
+
+
+def test_why_a_stream_ends_when_a_posted_message_is_being_written_then_follows_it_and_none_that_waits_does():
+    async def scenario() -> list[StreamRequest]:
+        context = OneWriteAtATime()
+        stream = AgentStream(cast(Any, context), Backlog())
+        for credit_bytes in (1, 2):
+            stream.post(StreamRequest(credit=Credit(bytes=credit_bytes)))
+        await context.writing.wait()
+        stream.close()
+        last = asyncio.create_task(stream.send(StreamRequest(error=Error(code="OUT_OF_SEQUENCE"))))
+        await asyncio.sleep(0)
+        context.network.set()
+        await last
+        return context.sent
+
+    sent = asyncio.run(scenario())
+    assert [(it.header.sequence, it.credit.bytes, it.error.code) for it in sent] == [
+        (1, 1, ""),
+        (2, 0, "OUT_OF_SEQUENCE"),
+    ]
