@@ -33,7 +33,7 @@ check: ## lint, examples, and the tests that need no server, no Spark and no bro
 .PHONY: quick
 quick: ## the tests of check alone
 	@.ci/setup environment
-	@$(PYTHON) -m pytest -q -n $(CORES) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run; IN_TURN=word: of the slow ones those whose turn it is)
