@@ -94,7 +94,7 @@ def applied(sink: Sink, writer: Writer) -> None:
 def catch_up(sink: Sink, lake: Path) -> list[int]:
     """Turns until the table has joined the batches: its rows after each."""
     counts: list[int] = []
-    while table_id(HUGE) in sink._stopped:
+    while table_id(HUGE) in sink.tables.stopped:
         assert sink.has_more and len(counts) < 30
         sink.retry_due()
         counts.append(row_count(str(lake), table_id(HUGE)))
@@ -262,10 +262,10 @@ def test_tables_when_one_is_far_behind_then_another_catches_up_and_joins_without
     with following(session, settings) as sink:
         applied(sink, writer)
         turns = 0
-        while table_id(other) in sink._stopped:
+        while table_id(other) in sink.tables.stopped:
             sink.retry_due()
             turns += 1
-        assert turns <= 4 and table_id(HUGE) in sink._stopped
+        assert turns <= 4 and table_id(HUGE) in sink.tables.stopped
         catch_up(sink, lake)
     assert len(lake_rows(lake, other)) == 3 * CUT_ROWS and len(lake_rows(lake, HUGE)) == 16 * CUT_ROWS
 
@@ -283,7 +283,7 @@ def test_table_when_the_last_thing_of_it_in_a_part_is_no_work_then_it_joins_all_
     with following(session, settings) as sink:
         applied(sink, writer)
         turns = 0
-        while sink._stopped:
+        while sink.tables.stopped:
             sink.retry_due()
             turns += 1
             assert turns < 10
@@ -392,7 +392,7 @@ def test_verification_when_its_table_is_behind_then_it_ends_once_the_table_has_i
         applied(sink, writer)
         (stop,) = stopped_tables(str(lake))
         assert stop.code == "TABLE_BEHIND" and not sink.status.now().verdicts
-        while sink._stopped:
+        while sink.tables.stopped:
             sink.retry_due()
         wait_for("the verdict", lambda: sink.status.now().verdicts.get(table_id(keyed)), seconds=300)
         (verdict,) = sink.status.now().verdicts[table_id(keyed)]

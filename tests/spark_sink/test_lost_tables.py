@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
 from spark_sink.ingest import query
-from spark_sink.ingest.retries import Retries
+from spark_sink.ingest.retry_pauses import RetryPauses
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.recorded import Recorded, lost_tables, recorded_tables
@@ -133,7 +133,7 @@ def test_a_folder_that_is_lost_when_a_batch_comes_then_its_table_stops_before_an
 def test_a_folder_that_is_lost_while_the_sink_runs_when_rows_come_then_the_table_has_all_of_them(
     writer: Writer, lake: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "Retries", partial(Retries, 0.5))
+    monkeypatch.setattr(query, "RetryPauses", partial(RetryPauses, 0.5))
     settings = SinkSettings(str(writer.folder), str(lake), str(lake / "_menura" / "checkpoint"), trigger_seconds=0.2)
     stop = threading.Event()
     running = threading.Thread(target=run, args=(session, settings, stop))

@@ -19,6 +19,7 @@ from spark_sink.ingest.new_beginning import new_beginning, row_from
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
+from spark_sink.ingest.table_states import TableStates
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.reading import changelog, stopped_tables
@@ -159,7 +160,7 @@ def test_stopped_table_when_the_sink_is_killed_while_it_begins_anew_then_the_nex
     writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"), (KEYED, [insert(id=4, note="new")]))
 
     # The new place recorded, and nothing done; then all done, but for its record.
-    for of, method, call in ((BatchJobs, "run", 2), (Sink, "_record", 1)):
+    for of, method, call in ((BatchJobs, "run", 2), (TableStates, "record", 1)):
         with monkeypatch.context() as patch:
             kill_at(patch, of, method, call)
             with pytest.raises(Killed):
@@ -285,7 +286,6 @@ def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transie
     assert {name: stop.code for name, stop in stops.items()} == {
         "t": "DATA_FILE_UNREADABLE", "child": "PARENT_STOPPED", "deep": "PARENT_STOPPED",
     }  # fmt: skip
-    sink._next_retry = 0.0
     sink.retry_due()
     assert {stop.table.table: stop for stop in stopped_tables(str(lake))} == stops
     writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"))
@@ -295,19 +295,19 @@ def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transie
     assert {name: stop.code for name, stop in stops.items()} == {
         "child": "PARENT_BEGUN_ANEW", "deep": "PARENT_BEGUN_ANEW",
     }  # fmt: skip
-    next_retry = sink._next_retry
+    pauses = dict(sink._pauses._pauses)
     sink.ask_retry([table_id(child)])
     sink.retry_due()
     tried = {stop.table.table: stop for stop in stopped_tables(str(lake))}
     assert tried["child"].at_us > stops["child"].at_us
     assert tried["deep"] == stops["deep"]
-    assert sink._next_retry == next_retry
+    assert sink._pauses._pauses == pauses
 
 
 def retry_all(session: SparkSession, writer: Writer, lake: Path) -> None:
     sink = Sink(session, SinkSettings(str(writer.folder), str(lake), str(lake / "elsewhere")), SinkStatus())
-    sink._stopped = Records(str(lake)).stopped_tables()
-    sink.retry_stopped(list(sink._stopped))
+    sink.tables.stopped = Records(str(lake)).stopped_tables()
+    sink.retry_stopped(list(sink.tables.stopped))
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_sink.cli import run
 from spark_sink.ingest import table_task
 from spark_sink.ingest.missed_rows import MissedRows
-from spark_sink.ingest.retries import LONGEST_SECONDS, Retries
+from spark_sink.ingest.retry_pauses import LONGEST_SECONDS, RetryPauses
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake import records
 from spark_sink.lake.records import NUMBER, Records, StoppedTable
@@ -107,7 +107,7 @@ def test_failures_when_a_second_attempt_may_help_then_there_is_one(
 
 
 def test_retries_when_a_table_fails_again_and_again_then_they_come_more_and_more_slowly() -> None:
-    retries, table, other = Retries(60.0), table_id(ORDERS), table_id(ITEMS)
+    retries, table, other = RetryPauses(60.0), table_id(ORDERS), table_id(ITEMS)
     assert retries.due([table], 0.0) == set()
     moments = [now for now in range(1, 20_000) if retries.due([table], float(now))]
     pauses = [after - before for before, after in zip([0, *moments], moments, strict=False)]

@@ -10,7 +10,7 @@ LONGEST_SECONDS = 3600.0
 
 
 @dataclass(slots=True)
-class Retries:
+class RetryPauses:
     """Moments are monotonic seconds."""
 
     first_seconds: float = FIRST_SECONDS
