@@ -37,7 +37,7 @@ def _table(modules: tuple[str, ...]) -> str:
     for module in modules:
         import_module(module)
     for kind in below(MenuraError):
-        if kind.__module__ in modules and kind.exit_code != MenuraError.exit_code:
+        if kind.__module__.startswith(modules) and kind.exit_code != MenuraError.exit_code:
             named[kind.exit_code].add(kind.code)
     return "".join(f"| {code} | {', '.join(sorted(errors))} |\n" for code, errors in sorted(named.items()))
 

@@ -49,7 +49,7 @@ def classes() -> dict[str, dict[str, list[type[MenuraError]]]]:
         for module in modules:
             import_module(module)
         for kind in sorted(_below(MenuraError), key=lambda kind: kind.code):
-            if kind.__module__ in modules and (kind.code != MenuraError.code or kind.__doc__):
+            if kind.__module__.startswith(modules) and (kind.code != MenuraError.code or kind.__doc__):
                 found[component][kind.code].append(kind)
     return found
 
