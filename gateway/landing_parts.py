@@ -1,7 +1,7 @@
 """What all streams of a gateway share, and a stream's blocking work in the threads of it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -93,6 +93,15 @@ class LandingParts:
     #: cartographies are stored one at a time: each may take a thread of the reports' for minutes
     cartographies: Turns = field(default_factory=Turns)
     quotas: Quotas = field(default_factory=Quotas)
+
+    def tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """What of them runs for as long as the gateway does."""
+        yield self.committer.run()
+        yield self.lease.run()
+        for generations in (self.generations, self.dump_generations, self.configurations, self.orders):
+            yield generations.run()
+        yield self.standings.run()
+        yield self.heartbeats.run()
 
     async def ask(self, owner: Owner, call: Callable[..., T], *arguments: object) -> T:
         """A short call of the registry in a turn of the owner's. Raises `RegistryAway` or `ReportRefused`."""

@@ -17,7 +17,7 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamResponse
 from menura.wire_format import length_delimited
 
-from gateway import server
+from gateway import server, streams_service
 from gateway.admission import Admission
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
@@ -421,8 +421,8 @@ def test_sources_when_their_streams_have_ended_then_nothing_of_them_stays_in_the
 
         return make
 
-    for made in (Committer, PendingChunks, Admission):
-        monkeypatch.setattr(server, made.__name__, keeping(made))
+    for module, made in ((server, Committer), (server, PendingChunks), (streams_service, Admission)):
+        monkeypatch.setattr(module, made.__name__, keeping(made))
     registry = MemoryRegistry()
     names = [f"source-{number}" for number in range(20)]
     for name in names:

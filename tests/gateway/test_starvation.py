@@ -11,7 +11,7 @@ import grpc
 from menura.v1.error_pb2 import Error
 
 from gateway.registry import AgentSeen, Assignment, GatewayRun, Problem, SourceKey
-from gateway.server import ASK_THREADS, COMMIT_THREADS, REPORT_THREADS, RUN_THREADS, of_tenant
+from gateway.threads import ASK_THREADS, COMMIT_THREADS, REPORT_THREADS, RUN_THREADS, of_tenant
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (

@@ -1,0 +1,66 @@
+"""The gateway's threads, a pool for each kind of waiting, so that none of them waits for another's.
+
+A tenant has less than all of a pool at a time: others' calls wait for none of its slow ones (`shares`).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from gateway.shares import FairThreads, Turns
+
+#: one for the commit that runs, one for the gateway's lease, the others for runs that begin and end
+COMMIT_THREADS, RUN_THREADS = 5, 3
+#: of what agents report, which waits for the database; and of what streams ask and wait for, as who an agent is
+REPORT_THREADS, ASK_THREADS = 4, 6
+ENROL_THREADS = 2
+#: of packages that agents download
+PACKAGE_THREADS = 2
+#: of the event loop: more than there are tasks of the gateway's own that do something there, one call at a time each.
+#: What agents ask has no place in them.
+BACKGROUND_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    landing: FairThreads
+    commits: Executor
+    #: of the same pool: what runs begin and end with
+    runs: FairThreads
+    reporting: FairThreads
+    asking: FairThreads
+    packages: FairThreads
+    enrolling: FairThreads
+
+
+@contextmanager
+def threads(landing_threads: int) -> Iterator[Threads]:
+    """Inside of an event loop, whose default pool becomes the gateway's too; at the end what runs is awaited."""
+    background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="background")
+    asyncio.get_running_loop().set_default_executor(background)
+    with ExitStack() as pools:
+
+        def pool(count: int, name: str) -> Executor:
+            return pools.enter_context(ThreadPoolExecutor(count, thread_name_prefix=name))
+
+        commits = pool(COMMIT_THREADS, "commit")
+        yield Threads(
+            landing=FairThreads(pool(landing_threads, "landing"), Turns(landing_threads)),
+            commits=commits,
+            runs=_fair(commits, RUN_THREADS),
+            reporting=_fair(pool(REPORT_THREADS, "report"), REPORT_THREADS),
+            asking=_fair(pool(ASK_THREADS, "ask"), ASK_THREADS),
+            packages=_fair(pool(PACKAGE_THREADS, "package"), PACKAGE_THREADS),
+            enrolling=_fair(pool(ENROL_THREADS, "enrol"), ENROL_THREADS),
+        )
+
+
+def of_tenant(count: int) -> int:
+    """So many of them one tenant may have at a time."""
+    return count - max(1, count // 3)
+
+
+def _fair(pool: Executor, count: int) -> FairThreads:
+    return FairThreads(pool, Turns(count, most_of_tenant=of_tenant(count)))
