@@ -320,5 +320,9 @@ class ViewStorageFailed(ViewStopped):
     """The lake's storage refused."""
 
 
+class ViewTaskLost(ViewStopped):
+    """Spark gave up the tasks that computed a range of the view's rows, e.g. since one's process was killed."""
+
+
 class ViewUnexpected(ViewStopped):
     """A bug: says the class of the error, never its text."""

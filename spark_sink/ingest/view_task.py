@@ -4,26 +4,29 @@ A fault of a view is its outcome, never the task's end, so that other views go o
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
+from typing import TypeVar
 
 from deltalake.exceptions import DeltaError
 from menura.errors import MenuraError
-from menura.stores.options import StorageOptions, current, use
+from menura.stores.options import StorageOptions, use
 from menura.stores.reasons import reason_of
 from menura.views.definition import ViewRefused
-from pyspark.sql import SparkSession
 
 from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
 from spark_sink.lake.retention import clean, is_due
 from spark_sink.lake.tail import Waiting
+from spark_sink.views.division import ALONE, Dividing, Division
 from spark_sink.views.maintain import ViewVersion, ViewWork, follow, view_table_id
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
 logger = logging.getLogger("menura.sink")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,8 @@ class ViewOutcome:
     version: ViewVersion | None
     code: str = ""
     message: str = ""
-
-
-#: does views' turns and gives what came of each
-Run = Callable[[Sequence[ViewWork]], Sequence[ViewOutcome]]
+    #: the turn has begun and is to be done by several tasks (`divided_views`)
+    division: Division | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,8 @@ class ViewSettings:
     storage: StorageOptions = field(default_factory=StorageOptions)
     #: None: tables are scanned
     stores: StoreSettings | None = None
-
-
-def spark_run(session: SparkSession, settings: ViewSettings) -> Run:
-    """Views' turns as Spark tasks, one each."""
-
-    def run(works: Sequence[ViewWork]) -> Sequence[ViewOutcome]:
-        task = view_task(replace(settings, storage=current().carried()))
-        return session.sparkContext.parallelize(list(works), len(works)).mapPartitions(task).collect()
-
-    return run
+    #: into how many tasks a turn may be divided
+    dividing: Dividing = ALONE
 
 
 def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator[ViewOutcome]]:
@@ -76,10 +69,31 @@ def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator
 
 
 def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
+    """A view's turn, or its beginning where it is to be divided."""
+
+    def turn() -> ViewVersion | Division:
+        return follow(settings.lake, work, settings.waiting, settings.stores, settings.dividing)
+
+    came = outcome_of(work, turn)
+    if isinstance(came, ViewOutcome):
+        return came
+    if isinstance(came, Division):
+        return ViewOutcome(work.definition.tenant, work.definition.name, None, division=came)
+    return done(settings, work, came)
+
+
+def done(settings: ViewSettings, work: ViewWork, version: ViewVersion) -> ViewOutcome:
+    """Of a turn that came to a version."""
+    name = (work.definition.tenant, work.definition.name)
+    _clean(settings, view_table_id(*name), version)
+    return ViewOutcome(*name, version)
+
+
+def outcome_of(work: ViewWork, step: Callable[[], T]) -> T | ViewOutcome:
+    """What a step of the view's turn gives; its fault is the view's outcome."""
     name = (work.definition.tenant, work.definition.name)
     try:
-        version = follow(settings.lake, work, settings.waiting, settings.stores)
-        _clean(settings, view_table_id(*name), version)
+        return step()
     except ViewRefused as refused:
         return ViewOutcome(*name, None, refused.code, str(refused_here(work.definition.name, refused)))
     except MenuraError as stop:
@@ -90,7 +104,6 @@ def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
     except Exception as unexpected:  # noqa: BLE001  (the view's top: one view never stops another)
         bug = _unexpected(unexpected)
         return ViewOutcome(*name, None, bug.code, str(bug))
-    return ViewOutcome(*name, version)
 
 
 def _clean(settings: ViewSettings, table: TableId, version: ViewVersion) -> None:

@@ -1,9 +1,9 @@
 """Views in the driver: which are wanted, when each gets its next version, and how each stands.
 
 Comes in: definitions, whole each time (a file, or what the control plane has sent), and that a batch is in the lake.
-Goes out: Spark tasks, one for each view whose inputs have moved, those that read other views after these; then a
-boundary of the views in LAKE/_menura/cuts, and their states. Durable is what the tasks wrote (`spark_sink.views`); all
-that is kept here is read back from there, so a kill costs a look at each view.
+Goes out: Spark tasks of the views whose inputs have moved (`divided_views`), those that read other views after these;
+then a boundary of the views in LAKE/_menura/cuts, and their states. Durable is what the tasks wrote
+(`spark_sink.views`); all that is kept here is read back from there, so a kill costs a look at each view.
 
 A view takes its inputs at one cut of each source: that of the views that it reads, else the newest one. Where these
 are at different cuts, it waits for them. A view that fails stops alone, at its last version, and is tried again after
@@ -42,8 +42,9 @@ from spark_sink.errors import (
     TableNotInLake,
     ViewInputsNotReady,
 )
+from spark_sink.ingest.divided_views import Run, spark_run
 from spark_sink.ingest.settings import SinkSettings
-from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, refused_here, spark_run, storage_failed
+from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, refused_here, storage_failed
 from spark_sink.ingest.views_file import ViewsFile
 from spark_sink.lake.boundaries import read_boundaries
 from spark_sink.lake.delta_table import open_table
@@ -350,7 +351,8 @@ def views_of(
     """Those of a sink, whose turns are Spark's tasks."""
     waiting = AT_ONCE if settings.available_now else settings.waiting
     stores = StoreSettings(settings.view_stores) if settings.view_stores else None
-    run = spark_run(session, ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores))
+    view_settings = ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores)
+    run = spark_run(session, view_settings, leaves_core=not settings.available_now)
     file = ViewsFile(Path(settings.views)) if settings.views else None
 
     def keep(views: Collection[ViewName]) -> None:

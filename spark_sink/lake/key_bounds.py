@@ -7,7 +7,6 @@ have no bounds: which zero is the lesser, and where NaN stands, depends on who w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 
 import pyarrow as pa
@@ -50,15 +49,31 @@ def key_bounds(rows: pa.Table, match: Sequence[str]) -> KeyBounds:
             break
         ends = pc.min_max(rows[name])
         least, greatest = ends["min"], ends["max"]
-        if pa.types.is_timestamp(type_):
-            low, high = (least.value // MILLISECOND_US, -(-greatest.value // MILLISECOND_US))
-            literals = _instant(low * MILLISECOND_US, type_), _instant(high * MILLISECOND_US, type_)
-        else:
-            literals = _literal(least.as_py(), type_), _literal(greatest.as_py(), type_)
+        literals = _end(least, type_, up=False), _end(greatest, type_, up=True)
         found.append((name, type_, *literals, nulls > 0))
         if least != greatest or nulls:
             break
     return KeyBounds(tuple(found))
+
+
+def bounded(field: pa.Field, low: pa.Scalar | None, high: pa.Scalar | None) -> str:
+    """For a column's values from `low` on and below `high`, null among them without `low`; others may fulfil it too."""
+    type_, place = field.type, quoted(field.name)
+    least, greatest = (None if end is None else _end(end, type_, up=up) for end, up in ((low, False), (high, True)))
+    terms = [f"{place} >= {least}"] if least is not None else []
+    if greatest is not None:
+        below = f"{place} <= {greatest}"
+        terms.append(below if least is not None else f"({below} OR {place} IS NULL)")
+    return " AND ".join(terms) or "TRUE"
+
+
+def _end(value: pa.Scalar, type_: pa.DataType, *, up: bool) -> str:
+    if pa.types.is_date32(type_):
+        return f"arrow_cast({value.value}, 'Date32')"  # Python's calendar ends sooner
+    if not pa.types.is_timestamp(type_):
+        return _literal(value.as_py(), type_)
+    milliseconds = -(-value.value // MILLISECOND_US) if up else value.value // MILLISECOND_US
+    return _instant(milliseconds * MILLISECOND_US, type_)
 
 
 def _instant(us: int, type_: pa.TimestampType) -> str:
@@ -69,8 +84,6 @@ def _instant(us: int, type_: pa.TimestampType) -> str:
 def _literal(value: object, type_: pa.DataType) -> str:
     if isinstance(value, Decimal):
         return f"CAST('{value:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
-    if isinstance(value, date):
-        return f"CAST('{value}' AS DATE)"
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bytes):

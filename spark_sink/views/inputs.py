@@ -8,7 +8,7 @@ a changelog that was shortened have the view compared as a whole (`Irregular`).
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -120,11 +120,11 @@ class OpenInput:
             self.at.current_version,
         )
 
-    def all_rows(self, columns: Sequence[str]) -> pa.RecordBatchReader:
-        """Each row's columns, to be read once."""
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        batches = (batch for rows in self.rows.tables(columns) for batch in rows.to_batches())
-        return pa.RecordBatchReader.from_batches(schema, batches)
+    def all_rows(
+        self, columns: Sequence[str], skipping: str = "TRUE", only: Callable[[pa.Table], pa.Table] | None = None
+    ) -> pa.RecordBatchReader:
+        """Each row's columns, to be read once; with what `Rows.tables` leaves out."""
+        return reader_of(self.rows, columns, skipping, only)
 
     def with_keys(self, keys: pa.Table, columns: Sequence[str], on: Sequence[str]) -> pa.Table:
         """The rows whose columns `on` have one of these keys, which are called likewise; null is no key."""
@@ -182,6 +182,15 @@ class OpenInput:
             return rows_with_keys(rows, keys, columns, self.key)
         except (SinkError, DeltaError, OSError, pa.ArrowException) as gone:  # Arrow says so in the midst of a scan
             raise Irregular("rows came without all values, and the version before can't be read") from gone
+
+
+def reader_of(
+    held: Rows, columns: Sequence[str], skipping: str = "TRUE", only: Callable[[pa.Table], pa.Table] | None = None
+) -> pa.RecordBatchReader:
+    """Rows of a table, to be read once; with what `Rows.tables` leaves out."""
+    schema = pa.schema([held.schema.field(name) for name in columns])
+    batches = (batch for rows in held.tables(columns, skipping, only=only) for batch in rows.to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def rows_with_keys(

@@ -20,11 +20,12 @@ from menura.views.definition import VIEW_DATABASE, VIEW_SOURCE, InputName, ViewC
 from menura.views.expressions import quoted
 from menura.views.plan import Plan, make_plan
 
-from spark_sink.errors import ViewKeyMissing
+from spark_sink.lake.delta_table import Transactions
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import format_type
-from spark_sink.views import queries
+from spark_sink.views import queries, whole
 from spark_sink.views.closure import close
+from spark_sink.views.division import ALONE, Dividing, Division, divide
 from spark_sink.views.engine import Engine, engine, put_all
 from spark_sink.views.inputs import InputAt, Irregular, Mark, OpenInput, rows_with_keys
 from spark_sink.views.look_ups import LookUps, look_ups
@@ -70,32 +71,62 @@ def view_table_id(tenant: str, name: str) -> TableId:
     return TableId(tenant, VIEW_SOURCE, VIEW_DATABASE, name)
 
 
-def follow(lake: str, work: ViewWork, waiting: Waiting = AT_ONCE, stores: StoreSettings | None = None) -> ViewVersion:
-    """`stores`: where rows may be looked up; None: tables are scanned.
+@dataclass(frozen=True, slots=True)
+class OpenView:
+    """A view and its inputs, opened."""
 
-    Raises `ViewRefused`, `ViewStopped`; OSError, DeltaError where the storage fails."""
-    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name))
-    opened = table.versions
+    table: ViewTable
+    inputs: Mapping[InputName, OpenInput]
+    plan: Plan
+    shape: ViewShape
+
+
+def open_view(lake: str, work: ViewWork, versions: tuple[int, int] | None = None) -> OpenView:
+    """`versions`: of the view's tables, if not the last ones. Raises `ViewRefused`, OSError, DeltaError."""
+    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name), versions)
     inputs = {each.name: OpenInput(lake, each) for each in work.inputs}
     plan = make_plan(work.definition.sql, {name: found.shape for name, found in inputs.items()})
-    shape = _shape(plan)
+    fields = [pa.field(name, format_type(type_)) for name, type_ in queries.columns_of(plan)]
+    return OpenView(table, inputs, plan, ViewShape(pa.schema(fields), plan.key))
+
+
+def follow(
+    lake: str,
+    work: ViewWork,
+    waiting: Waiting = AT_ONCE,
+    stores: StoreSettings | None = None,
+    dividing: Dividing = ALONE,
+) -> ViewVersion | Division:
+    """The version, or how it is to be computed by several tasks, where it may be and is worth it.
+
+    `stores`: where rows may be looked up; None: tables are scanned. Raises `ViewRefused`, `ViewStopped`; OSError,
+    DeltaError where the storage fails.
+    """
+    view = open_view(lake, work)
+    table, inputs, plan = view.table, view.inputs, view.plan
+    opened = table.versions
     sources = [cut.source for cut in work.cuts]
-    reached = table.reached(inputs, sources) if table.is_of(shape) else None
+    reached = table.reached(inputs, sources) if table.is_of(view.shape) else None
     if reached is None:
-        table.begin(shape)
+        table.begin(view.shape)
     else:
         table.settle(waiting)
     marks = {name: found.mark for name, found in inputs.items()}
     digest = int(work.definition.digest[:15], 16)
     if reached is not None and reached.digest == digest and _same(reached, marks):
-        return _version(table, reached, None, waiting, opened)
+        return version_of(table, reached, None, waiting, opened)
     after = Reached(table.last_version + 1, table.highest_gsn, digest, marks, work.cuts)
-    view = (work.definition.tenant, work.definition.name)
-    with engine() as sql, look_ups(sql, lake, view, plan, inputs, stores) as rows_by_key:
-        turn = _Turn(plan, shape, table, inputs, rows_by_key)
-        count, whole = turn.take(sql, reached if reached is not None and reached.digest == digest else None, after)
+    name = (work.definition.tenant, work.definition.name)
+    with engine() as sql, look_ups(sql, lake, name, plan, inputs, stores) as rows_by_key:
+        turn = _Turn(view, rows_by_key)
+        why = turn.differ(sql, reached if reached is not None and reached.digest == digest else None)
+        if why and (division := divide(plan, table, inputs, dividing, after, why, opened)) is not None:
+            return division
+        if why:
+            turn.compare(sql)
+        count = commit_differences(sql, table, view.shape, after, is_small=not why)
         after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
-        version = _version(table, after, count, waiting, opened, whole)
+        version = version_of(table, after, count, waiting, opened, why)
         rows_by_key.keep_up()
     return version
 
@@ -105,9 +136,10 @@ def _same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:
     return all((before[name].gsn, before[name].state) == (mark.gsn, mark.state) for name, mark in marks.items())
 
 
-def _version(
+def version_of(
     table: ViewTable, reached: Reached, count: int | None, waiting: Waiting, opened: tuple[int, int], whole: str = ""
 ) -> ViewVersion:
+    """Of a turn that is committed, once the current state has it or may wait; `count` None: the turn has made none."""
     until_us = table.settle(waiting)
     merged_gsn = table.merged_gsn if until_us else 0
     rows = -1 if until_us else table.rows().count()
@@ -116,39 +148,42 @@ def _version(
     )
 
 
-def _shape(plan: Plan) -> ViewShape:
-    fields = [pa.field(name, format_type(type_)) for name, type_ in queries.columns_of(plan)]
-    return ViewShape(pa.schema(fields), plan.key)
+def commit_differences(
+    sql: Engine, table: ViewTable, shape: ViewShape, after: Reached, *, is_small: bool, more: Transactions = ()
+) -> int:
+    """Commit a version of `_differences`; gives how many there are. `after` has the number before them."""
+    count = sql.number("SELECT count(*) FROM _differences")
+    reached = Reached(after.version, after.gsn + max(1, count), after.digest, after.inputs, after.cuts)
+    changes = queries.change_query(shape.columns.names, "_differences", after.gsn)
+    table.commit(shape, _tables(sql.reader(changes)), reached, is_small=is_small, more=more)
+    return count
 
 
 class _Turn:
     """What one version needs to know."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        shape: ViewShape,
-        table: ViewTable,
-        inputs: Mapping[InputName, OpenInput],
-        rows_by_key: LookUps,
-    ) -> None:
-        self.plan = plan
-        self.shape = shape
-        self.table = table
-        self.inputs = inputs
+    def __init__(self, view: OpenView, rows_by_key: LookUps) -> None:
+        self.plan = view.plan
+        self.shape = view.shape
+        self.table = view.table
+        self.inputs = view.inputs
         self.rows_by_key = rows_by_key
 
-    def take(self, sql: Engine, before: Reached | None, after: Reached) -> tuple[int, str]:
-        """Commit a version; gives how many rows its changes have, and why all was computed."""
-        whole = "it is new, or its text is" if before is None else ""
-        if before is not None:
-            try:
-                self._differ(sql, before)
-            except Irregular as found:
-                whole = str(found)
-        if whole:
-            self._compare(sql)
-        return self._commit(sql, after, is_small=not whole), whole
+    def differ(self, sql: Engine, before: Reached | None) -> str:
+        """Put what changed under `_differences`, or give why all has to be computed."""
+        if before is None:
+            return "it is new, or its text is"
+        try:
+            self._differ(sql, before)
+        except Irregular as found:
+            return str(found)
+        return ""
+
+    def compare(self, sql: Engine) -> None:
+        """The same over all rows of the inputs."""
+        whole.put_all_rows(sql, self.plan, self.inputs)
+        whole.keep_rows(sql, self.plan)
+        whole.keep_differences_from(sql, self.shape, self.table)
 
     def _differ(self, sql: Engine, before: Reached) -> None:
         """Put what differs under `_differences`. Raises `Irregular`."""
@@ -161,10 +196,10 @@ class _Turn:
             put_all(sql, tables)
             sql.keep(name, queries.row_query(plan))
             if name == "_new" and not plan.is_aggregate:
-                self._check_key(sql, "_new")
+                whole.check_key(sql, plan, "_new")
         if plan.is_aggregate:
             self._change_groups(sql)
-        self._keep_differences(sql, "_old", "_new")
+        whole.keep_differences(sql, self.shape, "_old", "_new")
 
     def _change_groups(self, sql: Engine) -> None:
         """From what groups are made of before and after to the groups before and after."""
@@ -183,53 +218,12 @@ class _Turn:
         found = "SELECT * FROM _settled"
         if anew.num_rows:
             sql.put("_anew", anew)
-            self._put_all_rows(sql)
+            whole.put_all_rows(sql, plan, self.inputs)
             on = queries.same_key("r", "a", names)
             sql.keep("_found", f"SELECT r.* FROM ({queries.row_query(plan)}) r SEMI JOIN _anew a ON {on}")  # noqa: S608
             found += f" UNION ALL {queries.group_query(plan, '_found')}"
         sql.keep("_new", found)
         sql.keep("_old", "SELECT * FROM _held")
-
-    def _compare(self, sql: Engine) -> None:
-        """The same over all rows of the inputs."""
-        plan = self.plan
-        self._put_all_rows(sql)
-        rows = queries.row_query(plan)
-        sql.keep("_new", queries.group_query(plan, f"({rows})") if plan.is_aggregate else rows)
-        self._check_key(sql, "_new")
-        held = self.table.rows()
-        names = self.shape.columns.names
-        schema = pa.schema([held.schema.field(name) for name in names])
-        batches = (batch for rows in held.tables(names) for batch in rows.to_batches())
-        sql.put("_held", pa.RecordBatchReader.from_batches(schema, batches))
-        self._keep_differences(sql, "_held", "_new")
-
-    def _keep_differences(self, sql: Engine, old: str, new: str) -> None:
-        names = self.shape.columns.names
-        sql.keep("_differences", queries.difference_query(names, self.shape.key, old, new))
-
-    def _put_all_rows(self, sql: Engine) -> None:
-        put_all(sql, {each.alias: self.inputs[each.name].all_rows(each.columns) for each in self.plan.inputs})
-
-    def _check_key(self, sql: Engine, name: str) -> None:
-        """A key of a source's table that no type holds is null here, and then no key."""
-        if self.plan.is_aggregate or self.plan.driving.name.is_view:
-            return
-        is_null = " OR ".join(f"{quoted(column)} IS NULL" for column in self.shape.key)
-        if sql.number(f"SELECT count(*) FROM {name} WHERE {is_null}"):  # noqa: S608  (quoted names)
-            raise ViewKeyMissing(
-                "computing a view's rows",
-                f"a row of {self.plan.driving.name} has a key that its type can't hold, e.g. the date 0000-00-00",
-                data="The view stays at its last version; tables and other views go on",
-                remedy="Mend the row in its source, or leave it out with WHERE",
-            )
-
-    def _commit(self, sql: Engine, after: Reached, *, is_small: bool) -> int:
-        count = sql.number("SELECT count(*) FROM _differences")
-        reached = Reached(after.version, after.gsn + max(1, count), after.digest, after.inputs, after.cuts)
-        changes = queries.change_query(self.shape.columns.names, "_differences", after.gsn)
-        self.table.commit(self.shape, _tables(sql.reader(changes)), reached, is_small=is_small)
-        return count
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

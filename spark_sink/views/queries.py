@@ -57,6 +57,11 @@ def _column(output: Output) -> str:
 
 def group_query(plan: Plan, rows: str) -> str:
     """The groups, with all of their columns, of rows as `row_query` gives them."""
+    return _shown(plan, state_query(plan, rows))
+
+
+def state_query(plan: Plan, rows: str) -> str:
+    """What groups are made of, of rows as `row_query` gives them; of parts of them it can be added up."""
     chosen = [quoted(each.name) for each in plan.groups]
     states = [*chosen, f"count(*) AS {ROWS}"]
     for place, each in enumerate(plan.outputs):
@@ -66,8 +71,39 @@ def group_query(plan: Plan, rows: str) -> str:
             states.append(f"{each.aggregate}(_menura_a{place}) AS {quoted(each.name)}")
         elif each.aggregate in _SUMMED:
             states += [f"{_sum(place, each)} AS _menura_s{place}", f"count(_menura_a{place}) AS _menura_c{place}"]
-    grouped = f"SELECT {', '.join(states)} FROM {rows} GROUP BY {', '.join(chosen)}"  # noqa: S608  (quoted names)
-    return _shown(plan, grouped)
+    return f"SELECT {', '.join(states)} FROM {rows} GROUP BY {', '.join(chosen)}"  # noqa: S608  (quoted names)
+
+
+def added_query(plan: Plan, states: str) -> str:
+    """The groups, with all of their columns, of states that several parts of the rows have, as `state_query` gives."""
+    chosen = [quoted(each.name) for each in plan.groups]
+    added = [*chosen, f"CAST(sum({ROWS}) AS BIGINT) AS {ROWS}"]
+    for place, each in enumerate(plan.outputs):
+        name = quoted(each.name)
+        if each.aggregate is Aggregate.COUNT:
+            added.append(f"CAST(sum({name}) AS BIGINT) AS {name}")
+        elif each.aggregate in _EXTREMES:
+            added.append(f"{each.aggregate}({name}) AS {name}")
+        elif each.aggregate in _SUMMED:
+            word = type_word(sum_type(each))
+            added += [
+                f"CAST(sum(_menura_s{place}) AS {word}) AS _menura_s{place}",
+                f"CAST(sum(_menura_c{place}) AS BIGINT) AS _menura_c{place}",
+            ]
+    return _shown(plan, f"SELECT {', '.join(added)} FROM {states} GROUP BY {', '.join(chosen)}")  # noqa: S608
+
+
+def state_types(plan: Plan) -> list[tuple[str, str]]:
+    """The columns of `state_query`, with their types as Arrow C format strings."""
+    found = [(each.name, each.type) for each in plan.groups] + [(ROWS, COUNT_TYPE)]
+    for place, each in enumerate(plan.outputs):
+        if each.aggregate is Aggregate.COUNT:
+            found.append((each.name, COUNT_TYPE))
+        elif each.aggregate in _EXTREMES:
+            found.append((each.name, each.type))
+        elif each.aggregate in _SUMMED:
+            found += [(f"_menura_s{place}", sum_type(each)), (f"_menura_c{place}", COUNT_TYPE)]
+    return found
 
 
 def _sum(place: int, output: Output, sign: str = "") -> str:
@@ -195,6 +231,13 @@ def difference_query(names: Sequence[str], key: Sequence[str], old: str, new: st
         f" ON {same_key('o', 'n', key)} WHERE o._menura_has IS NULL OR n._menura_has IS NULL"
     )
     return f"{query} OR {differs}" if differs else query
+
+
+def insert_query(names: Sequence[str], rows: str, above_gsn: int) -> str:
+    """Changes of a view that has no row yet, as `change_query` gives them."""
+    columns = ", ".join(map(quoted, names))
+    number = f"row_number() OVER () + {above_gsn}"
+    return f"SELECT 'insert' AS {KIND}, {number} AS {NUMBER}, {columns} FROM {rows}"  # noqa: S608  (quoted names)
 
 
 def change_query(names: Sequence[str], differences: str, above_gsn: int) -> str:

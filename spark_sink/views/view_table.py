@@ -7,7 +7,7 @@ that was never built, a changelog that the current state is copied from. Nothing
 computed again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from menura.views.definition import InputName, ViewCut
 from spark_sink.lake.delta_table import (
     WRITER,
     Layout,
+    Transactions,
     append,
     commit_properties,
     compact_when_due,
@@ -42,6 +43,7 @@ from spark_sink.lake.delta_table import (
 )
 from spark_sink.lake.logged_changes import TRUNCATE
 from spark_sink.lake.tail import Rows, Waiting, merge_tail, read_tail, rows_of, tail_transactions
+from spark_sink.lake.uncommitted_files import DataFile, commit_files
 from spark_sink.landed.lake_schema import METADATA_TYPES
 from spark_sink.views.inputs import Mark
 from spark_sink.views.queries import KIND, NUMBER
@@ -92,10 +94,14 @@ class Reached:
 class ViewTable:
     """Opened at its last version."""
 
-    def __init__(self, lake: str, table: TableId) -> None:
+    def __init__(self, lake: str, table: TableId, versions: tuple[int, int] | None = None) -> None:
+        """`versions`: of both tables, if not the last ones."""
         self.table = table
         self._folders = {kind: f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT)}
         self.changelog, self.current = (open_table(self._folders[kind]) for kind in (CHANGELOG, CURRENT))
+        for delta, version in zip((self.changelog, self.current), versions or (), strict=False):
+            assert delta is not None
+            delta.load_as_version(version)
 
     def reached(self, inputs: Iterable[InputName], sources: Iterable[str]) -> Reached | None:
         """None before the first version. Of an input that the last version did not have the mark is zeros."""
@@ -174,21 +180,24 @@ class ViewTable:
                 )
                 write_layout(delta, shape.layout)
 
-    def commit(self, shape: ViewShape, changes: Iterable[pa.Table], reached: Reached, *, is_small: bool) -> int:
+    def commit(
+        self,
+        shape: ViewShape,
+        changes: Iterable[pa.Table],
+        reached: Reached,
+        *,
+        is_small: bool,
+        more: Transactions = (),
+    ) -> int:
         """Append a version to the changelog, in one commit; gives how many rows it has.
 
-        `changes` have `KIND`, `NUMBER` and the view's columns. `is_small`: they are gathered before.
+        `changes` have `KIND`, `NUMBER` and the view's columns. `is_small`: they are gathered before. `more`: that the
+        commit says.
         """
         assert self.changelog is not None
-        assert self.current is not None
-        held = read_progress(self.current, self.table.application)
-        transactions = self._transactions(reached)
-        if held.gsn:
-            tail = read_tail(self.changelog, self.table.application, held)
-            since_us = tail.since_us if tail is not None else now_us()
-            transactions += tail_transactions(self.table.application, reached.version, reached.gsn, held.gsn, since_us)
+        transactions = [*self._transactions(reached), *more]
         counted = _Counted()
-        rows = (_logged(each, shape, reached) for each in counted.over(changes))
+        rows = (logged(each, shape, reached) for each in counted.over(changes))
         if is_small:
             append(self.changelog, pa.concat_tables([shape.changelog.empty_table(), *rows]), transactions)
         else:
@@ -197,8 +206,29 @@ class ViewTable:
         compact_when_due(self.changelog)
         return counted.rows
 
+    def commit_files(self, files: Sequence[DataFile], reached: Reached, more: Transactions) -> None:
+        """The same of changes that are in the changelog's folder, as `logged` has them."""
+        assert self.changelog is not None
+        commit_files(self.changelog, files, [*self._transactions(reached), *more])
+        compact_when_due(self.changelog)
+
+    def fill(self, files: Sequence[DataFile], reached: Reached, more: Transactions) -> None:
+        """The first rows of the current state, which are in its folder."""
+        assert self.current is not None
+        said = progress_transactions(self.table.application, reached.version, reached.gsn)
+        commit_files(self.current, files, [*said, *more])
+
+    def folder(self, kind: str) -> str:
+        return self._folders[kind]
+
     def _transactions(self, reached: Reached) -> list[tuple[str, int]]:
+        assert self.changelog is not None
+        held = read_progress(self.current, self.table.application)
         said = list(progress_transactions(self.table.application, reached.version, reached.gsn))
+        if held.gsn:
+            tail = read_tail(self.changelog, self.table.application, held)
+            since_us = tail.since_us if tail is not None else now_us()
+            said += tail_transactions(self.table.application, reached.version, reached.gsn, held.gsn, since_us)
         said.append(("view/digest", reached.digest))
         for name, mark in reached.inputs.items():
             values = (mark.gsn, mark.state, mark.changelog_version, mark.current_version)
@@ -263,7 +293,8 @@ class _Counted:
             yield each
 
 
-def _logged(changes: pa.Table, shape: ViewShape, reached: Reached) -> pa.Table:
+def logged(changes: pa.Table, shape: ViewShape, reached: Reached) -> pa.Table:
+    """Rows with `KIND`, `NUMBER` and the view's columns, as its changelog has them."""
     count = changes.num_rows
     committed_us = max((cut.committed_us for cut in reached.cuts), default=0)
     position = " ".join(f"{cut.source}:{cut.cut}" for cut in reached.cuts)

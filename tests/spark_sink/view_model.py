@@ -7,7 +7,7 @@ change, join keys move and become null, tables are emptied. What a view must hol
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -22,7 +22,8 @@ from menura.change_batch import CHANGE_TYPE, GSN
 from menura.views.definition import ViewDefinition
 
 from spark_sink.ingest.cut_log_source import entry_rows
-from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, attempted
+from spark_sink.ingest.divided_views import In, Out, run_views
+from spark_sink.ingest.view_task import ViewOutcome, ViewSettings
 from spark_sink.ingest.views import Views
 from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
@@ -31,6 +32,7 @@ from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import lake_type
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
+from spark_sink.views.division import ALONE, Dividing
 from spark_sink.views.maintain import ViewWork, view_table_id
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CutSeen, EventSeen, split_rows
@@ -72,6 +74,7 @@ class World:
     waiting: Waiting = AT_ONCE
     #: in stores, of tables of any size
     stores: bool = True
+    dividing: Dividing = ALONE
     rows: dict[str, dict[object, Values]] = field(default_factory=lambda: {name: {} for name in TABLES})
     views: dict[str, Callable[[Named], str]] = field(default_factory=dict)
     followed: int = 0
@@ -86,15 +89,19 @@ class World:
     def new_sink(self) -> Views:
         """As after a start."""
         stores = StoreSettings(str(self.folder / "stores"), least_rows=0) if self.stores else None
-        settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores)
+        settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores, dividing=self.dividing)
 
-        def run(works: Iterable[ViewWork]) -> list[ViewOutcome]:
+        def run(works: Sequence[ViewWork]) -> list[ViewOutcome]:
             with told_folders(settings.lake, {}):  # as each task of a sink is
-                return [attempted(settings, work) for work in works]
+                return run_views(settings, self.tasks, works)
 
         sink = Views(str(self.lake), Records(str(self.lake)), run, nullcontext())
         sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in self.views.items()])
         return sink
+
+    def tasks(self, task: Callable[[Iterable[In]], Iterator[Out]], values: Sequence[In]) -> list[Out]:
+        """One after the other, in this process."""
+        return [found for value in values for found in task([value])]
 
     def want(self, **views: Callable[[Named], str]) -> None:
         self.views = views
