@@ -126,14 +126,19 @@ bench-verify: ## CPU of a verification at the agent and in the sink, into build/
 	@$(PYTHON) -m tests.bench.verify --rows $(or $(ROWS),2000000)
 
 .PHONY: views
-views: ## generated views under random changes, against Spark SQL after each batch (VIEWS=200 BATCHES=50 FIRST=1; STORES=no: tables are scanned)
+views: ## generated views under random changes, against Spark SQL after each batch (VIEWS=200 BATCHES=50 FIRST=1; STORES=no: tables are scanned; DIVIDED=yes: whole turns are divided)
 	@.ci/setup environment jars
-	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1) $(if $(filter no,$(STORES)),--without-stores)
+	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1) $(if $(filter no,$(STORES)),--without-stores) $(if $(filter yes,$(DIVIDED)),--divided)
 
 .PHONY: bench-views
 bench-views: ## CPU of 10,000 changes in a view of ROWS x ROWS, beside Spark SQL, into build/bench-views.json (ROWS=1000000)
 	@.ci/setup environment jars
 	@$(PYTHON) -m tests.bench.views --rows $(or $(ROWS),1000000)
+
+.PHONY: bench-divided-views
+bench-divided-views: ## CPU and time that one task takes to build a view of ROWS x ROWS, and two, into build/bench-divided-views.json (ROWS=2000000)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.bench.divided_views --rows $(or $(ROWS),2000000)
 
 .PHONY: bench-search
 bench-search: ## CPU, memory and disk of a search index of ROWS rows, beside SQLite's FTS5, into build/bench-search.json (ROWS=1000000)

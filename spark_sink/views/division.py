@@ -36,7 +36,7 @@ from spark_sink.work import CHANGELOG, CURRENT
 #: of the driving table, that a range has at least: two CPU seconds where they are the view's; see `GROUP_COST`
 LEAST_ROWS = 1_000_000
 #: what a row of the driving table costs, beside a row of a joined one, which each task scans: as one of the view, which
-#: is written twice, or as one of a group (`make bench-views`)
+#: is written twice, or as one of a group (`make bench-divided-views`)
 ROW_COST, GROUP_COST = 12.0, 1.2
 #: how many times sooner a divided turn has to end, where each task has a core
 LEAST_GAIN = 1.4

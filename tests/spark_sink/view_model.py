@@ -198,11 +198,7 @@ class World:
         return found
 
     def held(self, name: str) -> list[tuple[object, ...]]:
-        rows = current_state(str(self.lake), view_table_id("acme", name)).drop_columns(["_unrepresentable", "_gsn"])
-        return sorted(
-            map(values, rows.drop_columns([each for each in rows.column_names if each == "_absent"]).to_pylist()),
-            key=repr,
-        )
+        return held_rows(str(self.lake), name)
 
     def replayed(self, name: str) -> list[tuple[object, ...]]:
         """The view's changelog from its beginning."""
@@ -224,6 +220,15 @@ class World:
         for name, rows in self.expected().items():
             assert self.held(name) == rows, (name, self.views[name](in_lake))
             assert self.replayed(name) == rows, name
+
+
+def held_rows(lake: str, name: str) -> list[tuple[object, ...]]:
+    """Of a view, without the sink's own columns."""
+    rows = current_state(lake, view_table_id("acme", name)).drop_columns(["_unrepresentable", "_gsn"])
+    return sorted(
+        map(values, rows.drop_columns([each for each in rows.column_names if each == "_absent"]).to_pylist()),
+        key=repr,
+    )
 
 
 #: of decimals the engine makes a float, which for these few small numbers rounds as Spark does

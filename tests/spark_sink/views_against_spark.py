@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_sink.lake.tail import Waiting
 from spark_sink.spark import start_session
+from spark_sink.views.division import ALONE, Dividing
 from tests.spark_sink.view_model import Text, World, in_lake, texts, values
 
 VIEWS_OF_WORLD = 8
@@ -63,7 +64,9 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--first", type=int, default=1, help="the first world's seed")
     parser.add_argument("--without-stores", action="store_true", help="views scan their tables")
+    parser.add_argument("--divided", action="store_true", help="whole turns are divided, whatever their size")
     arguments = parser.parse_args()
+    dividing = Dividing(3, least_rows=0, least_gain=0) if arguments.divided else ALONE
     logging.getLogger("menura.sink").setLevel(logging.ERROR)
     session = start_session("local[2]")
     worlds = -(-arguments.views // VIEWS_OF_WORLD)
@@ -71,7 +74,7 @@ def main() -> int:
     for seed in range(arguments.first, arguments.first + worlds):
         with tempfile.TemporaryDirectory(prefix="menura-views-") as folder:
             waiting = WAITS if seed % 2 else Waiting(0)
-            world = World(Path(folder), seed, waiting, stores=not arguments.without_stores)
+            world = World(Path(folder), seed, waiting, stores=not arguments.without_stores, dividing=dividing)
             views = texts(seed, VIEWS_OF_WORLD)
             world.want(**views)
             found = differing(session, views, *follow(world, arguments.batches))
