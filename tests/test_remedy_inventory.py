@@ -380,7 +380,7 @@ RUN_BY = {
     "controlplane_api/source_configurations.py not_configured": (_CONFIGURATION,),
     "controlplane_api/source_configurations.py remove": (_CONFIGURATION,),
     "gateway/landing/committer.py quarantined": (_QUARANTINE,),
-    "gateway/server.py _leave_when_expired": (_EXPIRED,),
+    "gateway/streams_service.py _leave_when_expired": (_EXPIRED,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
     "spark_sink/ingest/isolation.py _killed": (_KILLED,),
@@ -418,7 +418,7 @@ RUN_BY = {
 NO_REMEDIES = {
     "agent/cli.py _add_enrol": "help for an option",
     "agent/cli.py _parser": "the program's name",
-    "spark_sink/cli.py _parser": "the program's name",
+    "spark_sink/run_arguments.py parser": "the program's name",
     "agent/sources/mysql/ddl/statements.py": "words of SQL",
     "agent/sources/mysql/snapshot/log_retention.py _managed_statement": "a call that only servers of Amazon have",
     "agent/remote_document.py entry_of": "where a setting was found",

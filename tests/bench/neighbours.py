@@ -18,11 +18,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.table import Table as Printed
 
-from spark_sink.cli import run
 from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.reading import row_count
+from spark_sink.running import run
 from spark_sink.spark import start_session
 from tests.bench.lake import COLUMNS, ORDERS, values
 from tests.bench.report import console

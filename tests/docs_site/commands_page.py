@@ -16,6 +16,7 @@ from agent import cli as agent_cli
 from controlplane_api.cli import COMMANDS
 from controlplane_api.commands.options import add_shared_options
 from spark_sink import cli as sink_cli
+from spark_sink import run_arguments
 from tests.docs_site.tables import cell, table
 
 HEAD = """# Commands
@@ -55,7 +56,7 @@ def page() -> str:
 
 def commands() -> Iterator[Command]:
     """All that do something themselves."""
-    parsers = {"agent": agent_cli._parser(), "doctor": doctor_command._parser(), "sink": sink_cli._parser()}
+    parsers = {"agent": agent_cli._parser(), "doctor": doctor_command._parser(), "sink": run_arguments.parser()}
     handed_on = {word: sys.modules[main.__module__].parser() for word, main in sink_cli._HANDED_ON.items()}
     for word, parser in {**parsers, **handed_on}.items():
         yield from _of_argparse(word, parser, parser.description or "")

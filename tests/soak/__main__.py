@@ -27,7 +27,6 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from spark_sink.cli import run
 from spark_sink.ingest.cut_log_source import Limits, entry_rows
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
@@ -38,6 +37,7 @@ from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables
+from spark_sink.running import run
 from spark_sink.spark import start_session
 from spark_sink.work import CutSeen, EventSeen, Result, TableId, split_rows
 from tests.servers import ROOT

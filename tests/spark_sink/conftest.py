@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSize
+from spark_sink.running import run
 from spark_sink.spark import start_session
 from tests.needs import needs_setup
 from tests.opensearch_node import OpenSearchNode

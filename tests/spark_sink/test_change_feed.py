@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSize
@@ -18,6 +17,7 @@ from spark_sink.lake import retention
 from spark_sink.lake.net_effect import IS_DELETED
 from spark_sink.lake.retention import clean
 from spark_sink.lake.table_options import OptionRules, has_change_feed
+from spark_sink.running import run
 from tests.spark_sink.landing import (
     Table,
     Workload,

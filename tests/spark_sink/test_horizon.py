@@ -12,7 +12,6 @@ from menura.horizon import Horizon, HorizonName, HorizonSource, HorizonTable, en
 from menura.landing import LandedEvent, LandedForeignKey, LandedPosition, decode_entry, entry_path
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.errors import LogEntryMissing
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
@@ -21,6 +20,7 @@ from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables
+from spark_sink.running import run
 from tests.spark_sink.landing import Chunk, Event, Table, Writer, delete, insert, lake_rows, table_id, truncate
 
 ORDERS, ITEMS, NOTES, GONE = (Table(name, {"id": pa.int32()}) for name in ("orders", "items", "notes", "gone"))

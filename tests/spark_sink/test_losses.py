@@ -12,7 +12,6 @@ from menura.landing import IDENTITY_PATH, LandedPosition, LandedStart, LandedSto
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_sink.cli import run
 from spark_sink.errors import LakeLost, LogEntryMissing, LogEntryUnreadable, OtherLanding, SinkError
 from spark_sink.ingest import cut_log_source
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
@@ -20,6 +19,7 @@ from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables
+from spark_sink.running import run
 from spark_sink.work import Result
 from tests.spark_sink.landing import Event, Table, Writer, apply_entries, insert, lake_rows, table_id, truncate
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest import query
 from spark_sink.ingest.retry_pauses import RetryPauses
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.recorded import Recorded, lost_tables, recorded_tables
 from spark_sink.reading import changelog, stopped_tables
+from spark_sink.running import run
 from spark_sink.work import Result
 from tests.spark_sink.landing import (
     Chunk,

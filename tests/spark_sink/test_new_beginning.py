@@ -11,7 +11,6 @@ import pytest
 from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest.batch_jobs import BatchJobs
 from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.ingest.cut_log_source import Row
@@ -23,6 +22,7 @@ from spark_sink.ingest.table_states import TableStates
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.reading import changelog, stopped_tables
+from spark_sink.running import run
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import (
     Chunk,

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_sink.cli import RESTARTS_SECONDS, Restarts
 from spark_sink.errors import TableNotInLake
 from spark_sink.reading import changelog
+from spark_sink.running import RESTARTS_SECONDS, Restarts
 from tests.spark_sink.landing import Workload, Writer, lake_rows, table_id
 from tests.stack import Process, wait_for
 

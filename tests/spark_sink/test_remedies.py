@@ -15,7 +15,6 @@ import pytest
 from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
@@ -25,6 +24,7 @@ from spark_sink.lake.folder_rules import FolderRules
 from spark_sink.lake.schema_policy import SchemaRules
 from spark_sink.lake.table_options import OptionRules
 from spark_sink.reading import current_state, current_state_frame, stopped_tables
+from spark_sink.running import run
 from tests.remedies import commands, statements
 from tests.spark_sink.landing import (
     Chunk,

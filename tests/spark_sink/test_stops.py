@@ -12,7 +12,6 @@ from deltalake.exceptions import DeltaError, SchemaMismatchError
 from menura.landing import entry_path
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest import table_task
 from spark_sink.ingest.missed_rows import MissedRows
 from spark_sink.ingest.retry_pauses import LONGEST_SECONDS, RetryPauses
@@ -21,6 +20,7 @@ from spark_sink.lake import records
 from spark_sink.lake.records import NUMBER, Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import stopped_tables
+from spark_sink.running import run
 from spark_sink.work import Result, TableId
 from tests.remedies import commands
 from tests.spark_sink.landing import (

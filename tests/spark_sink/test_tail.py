@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.errors import TableNotInLake
 from spark_sink.ingest import table_writer
 from spark_sink.ingest.settings import SinkSettings
@@ -25,6 +24,7 @@ from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.retention import clean
 from spark_sink.lake.tail import BYTES_PER_SECOND, SMALL_BYTES, Waiting
 from spark_sink.reading import changelog, create_view, current_state, current_state_frame, open_rows, row_count
+from spark_sink.running import run
 from spark_sink.work import CutSeen, Outcome, Result
 from tests.spark_sink.landing import (
     Batch,

@@ -11,10 +11,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.errors import SinkSettingInvalid
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
+from spark_sink.running import run
 from spark_sink.traces import sending, trace_id
 from spark_sink.work import CutSeen
 from tests.servers import free_port

@@ -8,11 +8,11 @@ import pytest
 from menura.views.definition import ViewDefinition, encode_views
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.ingest import views as ingest_views
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.reading_at import lake_at
+from spark_sink.running import run
 from spark_sink.views.maintain import view_table_id
 from spark_sink.views.store_folders import StoreSettings
 from tests.spark_sink.landing import table_id

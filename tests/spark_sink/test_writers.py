@@ -13,7 +13,6 @@ from menura.stores.local import LocalStore
 from menura.stores.store import OutcomeUnknown, Store
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.errors import LakeRecordsUnwritable, LakeTaken, OtherLanding, SinkError
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.folder_rules import FolderRules
@@ -21,6 +20,7 @@ from spark_sink.lake.records import Records
 from spark_sink.lake.table_folders import TableFolders, folders_by_rule, told_folders
 from spark_sink.lake.writers import KEPT, WRITERS_FOLDER, LakeWriter
 from spark_sink.reading import list_tables
+from spark_sink.running import run
 from spark_sink.work import TableId
 from tests.spark_sink.landing import Table, Writer, insert, lake_rows, table_id
 from tests.stack import wait_for
