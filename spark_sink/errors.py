@@ -188,6 +188,10 @@ class ExportOutputFailed(SinkError):
     terminal = False
 
 
+class ExportTaken(ExportOutputFailed):
+    """A newer export has this one's name, and writes in its place; this one ends."""
+
+
 class ExportSchemaRefused(SinkError):
     """A schema registry, or Avro itself, takes no such schema of a table; the others go on."""
 

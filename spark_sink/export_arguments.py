@@ -21,9 +21,9 @@ class Format(StrEnum):
     AVRO = "avro"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, needs_lake: bool = True) -> None:
     """Those of each command that reads changes."""
-    parser.add_argument("--lake", required=True, metavar="URL", help="what `menura sink run --lake` names")
+    parser.add_argument("--lake", required=needs_lake, metavar="URL", help="what `menura sink run --lake` names")
     parser.add_argument(
         "--poll-seconds", type=float, default=1.0, metavar="N", help="between two looks for new changes"
     )
@@ -41,9 +41,16 @@ def parser() -> argparse.ArgumentParser:
         prog="menura export", description="Changes of the lake's tables as messages of Debezium's form."
     )
     parser.add_argument(
-        "tables", metavar="TABLE", nargs="+", help="TENANT/SOURCE/DATABASE/TABLE, as in the lake; less: all below it"
+        "tables", metavar="TABLE", nargs="*", help="TENANT/SOURCE/DATABASE/TABLE, as in the lake; less: all below it"
     )
-    add_arguments(parser)
+    parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="pipes, in TOML: lake, positions, and each [[pipe]] with its tables and producer; instead of the others",
+    )
+    parser.add_argument("--status", action="store_true", help="with --file: say how its pipes stand, and run none")
+    add_arguments(parser, needs_lake=False)
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="files, each change once; without it standard output"
     )
@@ -111,6 +118,29 @@ def _add_avro_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--registry-ca", type=Path, metavar="FILE", help="whose certificates are good, in PEM; else the system's"
     )
+
+
+#: what goes with --file
+_WITH_FILE = {"file", "status", "follow", "poll_seconds", "storage_option"}
+
+
+def check_file(arguments: argparse.Namespace) -> None:
+    """Whether there are pipes of a file, or tables of a lake. Raises `SinkSettingInvalid`."""
+    if arguments.file is None:
+        if not arguments.tables or arguments.lake is None or arguments.status:
+            found = "--status without --file" if arguments.status else "neither TABLE and --lake, nor --file"
+            raise SinkSettingInvalid("reading the arguments", found, remedy="Give tables and --lake, or --file")
+        return
+    default = vars(parser().parse_args([]))
+    if more := sorted(
+        name for name, value in vars(arguments).items() if value != default[name] and name not in _WITH_FILE
+    ):
+        words = ", ".join(
+            {"tables": "TABLE", "begin": "--from"}.get(name, f"--{name.replace('_', '-')}") for name in more
+        )
+        raise SinkSettingInvalid(
+            "reading the arguments", f"--file with {words}", remedy="Say it in the file, of a pipe"
+        )
 
 
 def _option(word: str) -> tuple[str, str]:

@@ -4,44 +4,44 @@ Comes in: the lake's address, tables, and from where: nothing (what the output's
 beginning, the rows as they are, the newest cut, or a cut. Goes out: JSON lines, to a folder (each change once) or to
 standard output (each change at least once), or to Kafka (each once, by transactions); or Avro, to a folder as object
 container files, to Kafka with a schema registry. Nothing of the lake is changed.
+
+`menura export --file FILE` runs the pipes of a file instead (`spark_sink.pipes`), or says how they stand.
 """
 
 import argparse
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from menura.naming import is_identity
 from menura.signals import set_at_signal
 from menura.stores.address import absolute
-from menura.stores.reasons import reason_of
 
-from spark_sink.errors import (
-    ExportSchemaRefused,
-    ExportValueRefused,
-    LakeStorageFailed,
-    SinkError,
-    SinkSettingInvalid,
-    TableNotInLake,
-)
+from spark_sink.errors import ExportSchemaRefused, ExportValueRefused, SinkError, SinkSettingInvalid
 from spark_sink.export.avro_files import AvroEntries
 from spark_sink.export.feed import Feed, Step
 from spark_sink.export.fields import Decimals, UnsignedBigints, avro_field_of, field_of
+from spark_sink.export.lake_access import check_tables, store_failures, waiting
 from spark_sink.export.outputs import FolderOutput, Form, JsonEntries, Output, StreamOutput, Writes, standard_output
 from spark_sink.export.position import BEGINNING, Position
 from spark_sink.export.registry import Registry
-from spark_sink.export_arguments import FROM_BEGINNING, FROM_NEWEST, FROM_STATE, Format, check_format, parser
-from spark_sink.lake.records import Records
+from spark_sink.export_arguments import (
+    FROM_BEGINNING,
+    FROM_NEWEST,
+    FROM_STATE,
+    Format,
+    check_file,
+    check_format,
+    parser,
+)
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
-from spark_sink.reading import list_tables
+from spark_sink.pipes.configuration import read_config
+from spark_sink.pipes.running import run
+from spark_sink.pipes.standings import lines
 from spark_sink.work import TableId
 
 
@@ -50,7 +50,10 @@ def main() -> int:
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     try:
+        check_file(arguments)
         use_options(arguments.storage_option)
+        if arguments.file is not None:
+            return _pipes(arguments, stop)
         return _export(arguments, _output(arguments), stop)
     except SinkError as failure:
         print(f"menura export: {failure}", file=sys.stderr)
@@ -58,6 +61,15 @@ def main() -> int:
     except BrokenPipeError:  # who read the lines has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _pipes(arguments: argparse.Namespace, stop: threading.Event) -> int:
+    config = read_config(arguments.file)
+    if arguments.status:
+        print("\n".join(lines([(each.name, each.producer) for each in config.pipes], config.positions)))
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    return run(config, stop, arguments.poll_seconds if arguments.follow else None)
 
 
 def _output(arguments: argparse.Namespace) -> Output:
@@ -170,40 +182,3 @@ def follow(feed: Feed, output: Writes, stop: threading.Event, poll_seconds: floa
         else:
             stop.wait(poll_seconds)
     return max((failure.exit_code for failure in feed.failed.values()), default=0)
-
-
-def waiting(feed: Feed) -> dict[TableId, str]:
-    """What to say of tables that have stopped in the lake."""
-    stops = (stop for stop in Records(feed.lake).stopped_tables().values() if feed.wants(stop.table))
-    return {stop.table: f"{stop.table} has stopped in the lake with {stop.code}: its changes wait" for stop in stops}
-
-
-def check_tables(lake: str, tables: Sequence[TableId]) -> None:
-    """Raises `TableNotInLake`."""
-    known = set(list_tables(lake))
-    for table in tables:
-        if table not in known:
-            raise TableNotInLake("exporting changes", f"{table} has no changelog in {lake}", remedy=_like(table, known))
-
-
-def _like(table: TableId, known: Iterable[TableId]) -> str:
-    """What to name instead."""
-    paths = [each.default_folder for each in sorted(known) if each.tenant == table.tenant]
-    found = get_close_matches(table.default_folder, paths, 3, 0) or ["no table of this tenant yet"]
-    return f"Name a table of the lake; it has {', '.join(found)}" + (", and others" if len(paths) > len(found) else "")
-
-
-@contextmanager
-def store_failures() -> Iterator[None]:
-    """Of the lake's; Arrow tells of a file that is removed in the midst of a scan."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except (OSError, DeltaError, pa.ArrowException) as failure:
-        raise LakeStorageFailed(
-            "exporting changes",
-            f"a store failed: {reason_of(failure) if isinstance(failure, OSError) else type(failure).__name__}",
-            data="The position stays where it was; what is not out comes with the next start",
-            remedy="Check the lake's storage, then start it again",
-        ) from failure

@@ -1,7 +1,7 @@
 """`menura plugin run FILE`: Python classes that are told of each change of a lake's tables, without Spark.
 
 Comes in: a file in TOML (`spark_sink.plugins.configuration`). Goes out: calls of the plug-ins; see
-`spark_sink.plugins.running` for what is durable. Nothing of the lake is changed.
+`spark_sink.export.following` for what is durable. Nothing of the lake is changed.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from menura.stores.address import absolute
 from spark_sink.errors import SinkError
 from spark_sink.export.feed import Feed
 from spark_sink.export.fields import native
-from spark_sink.export_command import check_tables, store_failures
+from spark_sink.export.following import Follower, follow
+from spark_sink.export.lake_access import check_tables, store_failures
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 from spark_sink.plugins.configuration import PluginConfig, load, read_config
-from spark_sink.plugins.delivery import Delivery
-from spark_sink.plugins.running import Keeps, Running, follow
+from spark_sink.plugins.running import PluginConsumer
 
 
 def main() -> int:
@@ -42,13 +42,12 @@ def main() -> int:
         return failure.exit_code
 
 
-def prepare(lake: str, folder: Path, config: PluginConfig) -> Running:
+def prepare(lake: str, folder: Path, config: PluginConfig) -> Follower[PluginConsumer]:
     """Raises `SinkError` and the store's errors."""
     tables, groups = read_names(config.tables)
-    check_tables(lake, tables)
-    delivery = Delivery(config.name, load(config))
-    feed = Feed(lake, tables, groups, fields=native)
-    return Running(delivery, feed, Keeps(delivery, folder), config.on_error, config.begin)
+    check_tables(lake, tables, groups)
+    consumer = PluginConsumer(config.name, load(config), folder)
+    return Follower(consumer, Feed(lake, tables, groups, fields=native), config.on_error, config.begin)
 
 
 def parser() -> argparse.ArgumentParser:

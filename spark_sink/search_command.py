@@ -23,8 +23,8 @@ from menura.signals import set_at_signal
 from menura.stores.address import absolute
 
 from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid, TableNotInLake
+from spark_sink.export.lake_access import check_tables, waiting
 from spark_sink.export_arguments import add_arguments
-from spark_sink.export_command import check_tables, waiting
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 from spark_sink.search.lag import BETWEEN, STORE_FAILURES, lag_of, store_reason

@@ -19,9 +19,10 @@ from spark_sink.export.console import ConsoleOutput, Filter
 from spark_sink.export.envelope import OPERATIONS
 from spark_sink.export.feed import Feed
 from spark_sink.export.fields import readable
+from spark_sink.export.lake_access import check_tables, store_failures
 from spark_sink.export.outputs import standard_output
 from spark_sink.export_arguments import add_arguments, operations
-from spark_sink.export_command import check_tables, follow, store_failures
+from spark_sink.export_command import follow
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 

@@ -122,10 +122,11 @@ class Feed:
         fields: FieldOf = field_of,
         *,
         removals: bool = True,
+        chosen: Callable[[TableId], bool] = lambda _table: True,
     ) -> None:
         """`groups`: (tenant, source) or (tenant, source, database), of which all tables are wanted, also later ones.
 
-        `removals`: whether what dumps' and repairs' ends take away is told.
+        `removals`: whether what dumps' and repairs' ends take away is told. `chosen`: which of the groups' are wanted.
         """
         self.lake = lake
         self._tables = frozenset(tables)
@@ -135,6 +136,7 @@ class Feed:
         )
         self._fields = fields
         self._removals = removals
+        self._chosen = chosen
         self.position = position
         #: tables that are left out, and why; each is tried again once it has another version
         self.failed: dict[TableId, SinkError] = {}
@@ -146,7 +148,8 @@ class Feed:
         self._held = Held()
 
     def wants(self, table: TableId) -> bool:
-        return table in self._tables or any(_parts(table)[: len(group)] == group for group in self._groups)
+        of_group = any(_parts(table)[: len(group)] == group for group in self._groups)
+        return table in self._tables or (of_group and self._chosen(table))
 
     def next(self) -> Step | None:
         """None: there is nothing new, but of tables in `failed`.

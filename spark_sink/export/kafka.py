@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from spark_sink.errors import ExportOutputFailed, SinkError, SinkSettingInvalid
+from spark_sink.errors import ExportOutputFailed, ExportTaken, SinkError, SinkSettingInvalid
 from spark_sink.export.avro import AvroMessages
 from spark_sink.export.envelope import Envelope, JsonLines, Message, topic_of
 from spark_sink.export.feed import Step
@@ -59,6 +59,8 @@ _REFUSALS = {
         " --skipped-operations t",
     ),
 }
+#: another producer has begun with this one's transactional id
+_TAKEN = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
 class Encodes(Protocol):
@@ -263,7 +265,7 @@ class KafkaOutput:
                 remedy="Give --kafka-option transaction.timeout.ms=MS, at most the brokers' transaction.max.timeout.ms,"
                 " or export fewer tables by one command",
             )
-        return ExportOutputFailed(
+        return (ExportTaken if error.code() in _TAKEN else ExportOutputFailed)(
             _DOING,
             f"{error.name()}: {error.str()}",
             data="The transaction is not committed, or whole; the next start reads which",

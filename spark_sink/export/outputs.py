@@ -132,7 +132,7 @@ class FolderOutput:
             with _writing(self._folder):
                 drafts.sync()
                 names = sorted(drafts.names)
-                _replace(self._folder / POSITION_FILE, step.position.document() | {"files": names})
+                replace_document(self._folder / POSITION_FILE, step.position.document() | {"files": names})
                 self._give_names(names)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class StreamOutput:
         with _writing(where):
             self._stream.flush()
             if self._position_file is not None:
-                _replace(self._position_file, step.position.document())
+                replace_document(self._position_file, step.position.document())
 
 
 def standard_output() -> TextIO:
@@ -276,8 +276,8 @@ def _is_name(word: object) -> bool:
     return isinstance(word, str) and _NAME.fullmatch(word) is not None and not {"..", "."} & set(word.split("/"))
 
 
-def _replace(path: Path, document: Mapping[str, Any]) -> None:
-    """A kill leaves the former file or this one."""
+def replace_document(path: Path, document: Mapping[str, Any]) -> None:
+    """As JSON; a kill leaves the former file or this one. Raises OSError."""
     draft = path.with_name(path.name + _DRAFT)
     with draft.open("w", encoding="utf-8") as file:
         json.dump(document, file)

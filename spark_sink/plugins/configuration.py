@@ -24,11 +24,11 @@ from typing import Any
 from menura.naming import is_identity
 
 from spark_sink.errors import PluginInvalid
+from spark_sink.export.following import BEGINNINGS, OnError
 from spark_sink.plugins.plugin import Plugin
-from spark_sink.plugins.running import OnError
+from spark_sink.plugins.secrets import resolved
 
 MAX_BYTES = 1 << 20
-BEGINNINGS = ("beginning", "state", "newest")
 _KEYS = {"lake", "positions", "plugin"}
 _PLUGIN_KEYS = {"name", "class", "tables", "from", "on_error", "options"}
 
@@ -64,11 +64,18 @@ def read_config(file: Path) -> PluginsConfig:
         raise _invalid(f"{file}: {reason}") from wrong
 
 
-def load(config: PluginConfig) -> Plugin:
-    """Raises `PluginInvalid`."""
+def load(config: PluginConfig, *, with_references: bool = False) -> Plugin:
+    """`with_references`: values of options may say where they are (`spark_sink.plugins.secrets`).
+
+    Raises `PluginInvalid`.
+    """
     module, _, name = config.class_name.partition(":")
+    options = {"name": config.name} | dict(config.options)
     try:
-        found = getattr(importlib.import_module(module), name)({"name": config.name} | dict(config.options))
+        kind = getattr(importlib.import_module(module), name)
+        if with_references and not getattr(kind, "reads_references", False):
+            options = {option: resolved(value) for option, value in options.items()}
+        found = kind(options)
     except Exception as failure:
         raise _invalid(
             f"plug-in {config.name}: {config.class_name}: {type(failure).__name__}: {failure}",

@@ -14,13 +14,14 @@ from pathlib import Path
 from traceback import extract_tb
 
 from spark_sink.errors import PluginFailed
+from spark_sink.export import following
 from spark_sink.export.envelope import CREATE, DELETE, READ, UPDATE, Message
 from spark_sink.export.feed import Step, TableStep
 from spark_sink.plugins.plugin import Change, Plugin, PluginError, Transaction, Values
 from spark_sink.work import TableId
 
 #: frames that are no plug-in's
-OWN_FILES = (__file__, str(Path(__file__).with_name("running.py")))
+OWN_FILES = (__file__, str(Path(__file__).with_name("running.py")), following.__file__)
 
 
 @dataclass(slots=True)

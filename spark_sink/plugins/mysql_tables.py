@@ -5,11 +5,10 @@ Rows and position (table `menura_position`) are committed together behind each c
 readers there see cuts. A table that is missing is made with the source's types, and gets columns that the source's has
 got; where it is there, it is used as it is, and columns that the source no longer has keep their values.
 
-Options: host, port, user, password (`env:NAME` is read there), database; ssl_ca, or `tls = "off"` within a trusted
-network. Needs the package pymysql (menura[mysql]).
+Options: host, port, user, password (`env:NAME` or `file:PATH`: it is read there, at each login), database; ssl_ca, or
+`tls = "off"` within a trusted network. Needs the package pymysql (menura[mysql]).
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pymysql.connections import Connection
 from pymysql.converters import escape_string
 
 from spark_sink.plugins.plugin import Change, PluginError, TransactionalPlugin, Values, without_values
+from spark_sink.plugins.secrets import SecretMissing, resolved
 from spark_sink.work import TableId
 
 TIMEOUT_SECONDS = 60
@@ -35,13 +35,13 @@ _LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
 class MySQLTables(TransactionalPlugin):
+    reads_references = True
+
     def __init__(self, options: Mapping[str, str]) -> None:
         if unknown := set(options) - _OPTIONS:
             raise PluginError(f"{', '.join(sorted(unknown))}: no option; there are {', '.join(sorted(_OPTIONS))}")
-        secret = options["password"]
-        if secret.startswith("env:") and secret[4:] not in os.environ:
-            raise PluginError(f"{secret[4:]}, which is to have the password, is not set")
         self._options = options
+        self._password()
         self._is_local = options["host"] in _LOOPBACK
         if not (self._is_local or "ssl_ca" in options or options.get("tls") == "off"):
             raise PluginError("give ssl_ca, the file with the server's authority; or tls = 'off' in a trusted network")
@@ -146,12 +146,12 @@ class MySQLTables(TransactionalPlugin):
 
     def _connection(self) -> Connection:
         if self._open is None:
-            options, password = self._options, self._options["password"]
+            options = self._options
             self._open = pymysql.connect(
                 host=options["host"],
                 port=int(options.get("port", "3306")),
                 user=options["user"],
-                password=os.environ[password[4:]] if password.startswith("env:") else password,
+                password=self._password(),
                 database=options["database"],
                 charset="utf8mb4",
                 ssl_ca=options.get("ssl_ca"),
@@ -164,6 +164,13 @@ class MySQLTables(TransactionalPlugin):
             )
             self._take()
         return self._open
+
+    def _password(self) -> str:
+        """As it is now."""
+        try:
+            return resolved(self._options["password"])
+        except SecretMissing as missing:
+            raise PluginError(f"the password: {missing}") from missing
 
     def _take(self) -> None:
         """The position's name, while the connection lasts: two runs would do everything twice."""

@@ -12,7 +12,7 @@ at least once. A `TransactionalPlugin` keeps its position beside its data and se
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_sink.work import TableId
 
@@ -55,6 +55,9 @@ class Plugin:
     An exception in a call rolls the transaction back. All since the last checkpoint comes again, or the plug-in is
     stopped.
     """
+
+    #: whether it reads options of the form env:NAME and file:PATH itself, e.g. at each login; a pipe reads them once
+    reads_references: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """`options`: those of its table in the file, and `name`, the plug-in's."""

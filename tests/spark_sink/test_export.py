@@ -28,6 +28,7 @@ from spark_sink.errors import (
 from spark_sink.export import outputs
 from spark_sink.export.feed import Feed, Step
 from spark_sink.export.fields import FieldOf, field_of
+from spark_sink.export.lake_access import store_failures
 from spark_sink.export.outputs import FolderOutput, Form, StreamOutput
 from spark_sink.export.position import Position, read_position
 from spark_sink.export.rows import Row
@@ -60,7 +61,7 @@ KEYED = Form(keys=True)
 KILLED = [
     *((Path, "open", call) for call in (1, 2)),
     *((outputs.os, "fsync", call) for call in (1, 2, 3)),
-    (outputs, "_replace", 1),
+    (outputs, "replace_document", 1),
     *((Path, "replace", call) for call in (1, 2, 3)),
     (outputs, "_sync", 4),
 ]
@@ -360,7 +361,7 @@ def test_an_export_when_another_one_has_its_folder_then_it_is_refused_and_files_
 def test_an_export_when_a_draft_is_gone_behind_the_position_then_says_so(
     held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = outputs._replace
+    real = outputs.replace_document
 
     def replace_and_remove(path: Path, document: Mapping[str, Any]) -> None:
         real(path, document)
@@ -368,7 +369,7 @@ def test_an_export_when_a_draft_is_gone_behind_the_position_then_says_so(
             draft.unlink()
 
     held.cut((ORDERS, [insert(**row(1))]))
-    monkeypatch.setattr(outputs, "_replace", replace_and_remove)
+    monkeypatch.setattr(outputs, "replace_document", replace_and_remove)
     with pytest.raises(ExportOutputFailed, match="not out, and the position is behind them"):
         export(held, FolderOutput(tmp_path / "out", KEYED))
 
@@ -388,7 +389,7 @@ def test_an_export_when_the_lake_can_not_be_read_then_the_output_is_not_blamed(h
     step = Feed(str(held.folder), [ID]).next() or pytest.fail()
     ((of,),) = step.sources
     for output in (FolderOutput(tmp_path / "out", KEYED), StreamOutput(io.StringIO(), KEYED)):
-        with pytest.raises(LakeStorageFailed), export_command.store_failures():
+        with pytest.raises(LakeStorageFailed), store_failures():
             output.write(Step([[replace(of, rows=away)]], step.position))
 
 

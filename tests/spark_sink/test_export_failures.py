@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from spark_sink import export_command, history
 from spark_sink.errors import ChangelogShortened, ExportPositionInvalid, LakeStorageFailed, TableNotAtCut
 from spark_sink.export.feed import Feed
+from spark_sink.export.lake_access import store_failures
 from spark_sink.export.outputs import FolderOutput
 from spark_sink.lake.changelog_retention import Kept, write_kept
 from spark_sink.lake.delta_table import read_progress
@@ -190,7 +191,7 @@ def test_an_export_when_files_are_removed_while_it_reads_then_the_next_start_rea
     assert step is not None
     for file in Path(f"{ID.folder(str(held.folder))}/{CHANGELOG}").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(LakeStorageFailed), export_command.store_failures():
+    with pytest.raises(LakeStorageFailed), store_failures():
         list(step.messages())
 
 

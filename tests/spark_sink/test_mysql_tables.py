@@ -10,10 +10,11 @@ import pymysql
 import pytest
 
 from spark_sink.errors import PluginInvalid
+from spark_sink.export import following
+from spark_sink.export.following import OnError
 from spark_sink.plugins import mysql_tables, running
 from spark_sink.plugins.configuration import load
 from spark_sink.plugins.mysql_tables import MySQLTables
-from spark_sink.plugins.running import OnError
 from tests.servers import Flavor, Server, free_port, server
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Table, Workload, altered, delete, insert, update
@@ -98,13 +99,13 @@ def test_a_pipe_when_its_run_is_killed_anywhere_then_the_tables_there_are_the_la
 def test_a_pipe_when_its_connection_is_lost_then_all_since_its_position_comes_again_once(
     held: Lake, target: Server, options: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(following, "FIRST_PAUSE_SECONDS", 0.0)
     target.run(f"CREATE TABLE {DATABASE}.events (kind TEXT, value DOUBLE)")
     for value in (1.5, 1.5, 2.5):
         held.writer.cut((Workload.EVENTS, [insert(kind="x", value=value)]))
     held.follow()
     pipe = started(held, tmp_path, config(MySQLTables, "pipe", options=options))
-    plugin, real, seen = pipe.delivery.plugin, MySQLTables.insert, list[float]()
+    plugin, real, seen = pipe.consumer.delivery.plugin, MySQLTables.insert, list[float]()
     assert isinstance(plugin, MySQLTables)
 
     def lost_once(self: MySQLTables, values: Any, change: Any) -> None:
@@ -167,7 +168,7 @@ def test_a_pipe_when_another_one_has_its_name_then_waits_and_texts_that_differ_a
     held.cut((named, [insert(id="a"), insert(id="A"), insert(id="a ")]))
     wanted = config(MySQLTables, "pipe", options=options, on_error=OnError.STOP)
     first, second = started(held, tmp_path / "first", wanted), started(held, tmp_path / "second", wanted)
-    first.keeps.read()
+    first.consumer.position()
     with monkeypatch.context() as patched:
         patched.setattr(mysql_tables, "LOCK_SECONDS", 0)
         assert run(held, tmp_path, second) == 4
@@ -193,7 +194,7 @@ def test_a_pipe_when_its_options_are_wrong_then_says_which() -> None:
         ({"hots": "x"}, "hots: no option"),
         ({"host": "db.example", "password": "x"}, "give ssl_ca"),
         ({"port": "1"}, "KeyError: "),
-        ({"host": "localhost", "password": "env:NOT_SET"}, "NOT_SET, which is to have the password, is not set"),
+        ({"host": "localhost", "password": "env:NOT_SET"}, "the password: the environment variable NOT_SET is not set"),
     ):
         with pytest.raises(PluginInvalid, match=problem):
             load(config(MySQLTables, "pipe", options=options))

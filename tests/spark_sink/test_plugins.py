@@ -15,11 +15,13 @@ from menura.change_batch import ABSENT
 
 from spark_sink import plugin_command
 from spark_sink.errors import ExportOutputFailed, PluginInvalid
+from spark_sink.export import following
+from spark_sink.export.following import Follower, OnError
 from spark_sink.plugins import running
 from spark_sink.plugins.configuration import PluginConfig, load, read_config
 from spark_sink.plugins.plugin import Change, Plugin, Transaction, Values
 from spark_sink.plugins.row_cache import RowCache
-from spark_sink.plugins.running import OnError
+from spark_sink.plugins.running import PluginConsumer
 from spark_sink.work import TableId
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Table, Workload, altered, delete, insert, truncate, update
@@ -91,20 +93,20 @@ def config(kind: type[Plugin] = Told, name: str = "told", **more: Any) -> Plugin
     return PluginConfig(name, class_name, **facts)
 
 
-def run(held: Lake, folder: Path, *plugins: running.Running) -> int:
-    return running.follow(plugins, threading.Event(), None)
+def run(held: Lake, folder: Path, *plugins: Follower[PluginConsumer]) -> int:
+    return following.follow(plugins, threading.Event(), None)
 
 
-def started(held: Lake, folder: Path, wanted: PluginConfig) -> running.Running:
+def started(held: Lake, folder: Path, wanted: PluginConfig) -> Follower[PluginConsumer]:
     return plugin_command.prepare(str(held.folder), folder / wanted.name, wanted)
 
 
-def calls(of: running.Running) -> list[tuple[Any, ...]]:
-    assert isinstance(of.delivery.plugin, Told)
-    return of.delivery.plugin.calls
+def calls(of: Follower[PluginConsumer]) -> list[tuple[Any, ...]]:
+    assert isinstance(of.consumer.delivery.plugin, Told)
+    return of.consumer.delivery.plugin.calls
 
 
-def kinds(of: running.Running) -> list[str]:
+def kinds(of: Follower[PluginConsumer]) -> list[str]:
     return [call[0] for call in calls(of)]
 
 
@@ -135,13 +137,13 @@ def test_a_plugin_when_transactions_come_then_it_is_told_of_each_in_order_and_of
 def test_a_plugin_when_a_call_fails_then_the_transaction_is_rolled_back_and_told_again_and_others_go_on(
     held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(following, "FIRST_PAUSE_SECONDS", 0.0)
     for number in (1, 2, 3):
         held.writer.cut((ORDERS, [insert(**row(number))]))
     held.follow()
     failing, other = started(held, tmp_path, config(name="failing")), started(held, tmp_path, config(name="other"))
-    assert isinstance(failing.delivery.plugin, Told)
-    failing.delivery.plugin.fails = lambda call: call == ("insert", 2) and calls(failing).count(call) < 3
+    assert isinstance(failing.consumer.delivery.plugin, Told)
+    failing.consumer.delivery.plugin.fails = lambda call: call == ("insert", 2) and calls(failing).count(call) < 3
     assert run(held, tmp_path, failing, other) == 0
     assert [call[1] for call in calls(failing) if call[0] == "insert"] == [1, 2, 1, 2, 1, 2, 3]
     assert kinds(failing).count("rollback") == 2 and kinds(failing).count("commit") == 5
@@ -155,8 +157,8 @@ def test_a_plugin_when_it_is_to_stop_at_a_failure_then_it_begins_there_again_and
     held.cut((ORDERS, [insert(**row(1))]))
     wanted = config(name="failing", on_error=OnError.STOP)
     failing, other = started(held, tmp_path, wanted), started(held, tmp_path, config(name="other"))
-    assert isinstance(failing.delivery.plugin, Told)
-    failing.delivery.plugin.fails = lambda call: call[0] == failing_call
+    assert isinstance(failing.consumer.delivery.plugin, Told)
+    failing.consumer.delivery.plugin.fails = lambda call: call[0] == failing_call
     assert run(held, tmp_path, failing, other) == 4
     assert "PLUGIN_FAILED" in caplog.text and f"{failing_call} raised ValueError at test_plugins.py:" in caplog.text
     assert "a value of a row" not in caplog.text
@@ -219,7 +221,7 @@ def test_a_value_when_it_reaches_a_plugin_then_it_is_pythons(held: Lake, tmp_pat
     values = {"id": 2**63, "day": date(2026, 1, 2), "at": at, "seen": at.replace(tzinfo=UTC), "b": b"\0\xff"}
     held.cut((TYPED, [insert(**values)]))
     told = started(held, tmp_path, config())
-    told.delivery.plugin = Seen({})
+    told.consumer.delivery.plugin = Seen({})
     run(held, tmp_path, told)
     assert seen == [values]
 
@@ -244,9 +246,9 @@ def test_a_plugin_when_it_is_stopped_between_transactions_then_what_is_not_behin
         held.writer.cut((ORDERS, [insert(**row(number))]))
     held.follow()
     told, stop = started(held, tmp_path, config()), threading.Event()
-    assert isinstance(told.delivery.plugin, Told)
-    told.delivery.plugin.fails = lambda call: call == ("insert", 2) and stop.set() is not None
-    running.follow([told], stop, None)
+    assert isinstance(told.consumer.delivery.plugin, Told)
+    told.consumer.delivery.plugin.fails = lambda call: call == ("insert", 2) and stop.set() is not None
+    following.follow([told], stop, None)
     assert kinds(told)[-2:] == ["commit", "close"] and ("insert", 3) not in calls(told)
     again = started(held, tmp_path, config())
     run(held, tmp_path, again)
@@ -264,7 +266,7 @@ def test_a_run_when_another_one_has_the_folder_then_is_refused(held: Lake, tmp_p
 def test_a_cache_when_its_checkpoint_raises_though_it_is_durable_then_nothing_is_told_twice_and_the_run_ends(
     held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(following, "FIRST_PAUSE_SECONDS", 0.0)
     held.cut((ORDERS, [insert(**row(1))]))
     cache = started(held, tmp_path, config(RowCache, options={"file": str(tmp_path / "cache.sqlite")}))
     real, told = RowCache.checkpoint, list[str]()
