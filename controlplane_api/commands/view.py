@@ -215,7 +215,8 @@ def _lakes(found: Sequence[ViewInLake]) -> list[RenderableType]:
             moment(lake.applied_at_us),
             ", ".join(f"{cut.source} {cut.cut}" for cut in lake.cuts),
         )
-    return [grid]
+    said = [lake for lake in found if lake.message and not lake.code]
+    return [grid, *(Text(plain(f"{lake.lake}: {lake.message}.")) for lake in said)]
 
 
 def _block(sql: str) -> str:

@@ -289,7 +289,7 @@ class Views:
             digest=definition.digest,
             state="following",
             code="",
-            message="",
+            message=_computed_whole(before, version),
             cuts=work.cuts,
             version=version.version,
             rows=version.rows,
@@ -343,6 +343,15 @@ class Views:
                     _recorded(each, self._round) for each in done if each.tenant == tenant and each.version is not None
                 ]
                 self._records.record_batch([boundary], outcomes, whole=True)
+
+
+def _computed_whole(before: ViewState, version: ViewVersion) -> str:
+    """Of a view that is followed: why its last version was computed from all rows; empty: it was not, or is new."""
+    if not version.is_new:
+        return before.message if before.state == "following" else ""
+    if not version.whole or before.version <= 0:
+        return ""
+    return clipped(f"Its last version was computed from all rows of its tables: {version.whole}", MOST_MESSAGE_CHARS)
 
 
 def views_of(

@@ -13,14 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from menura.views.definition import MOST_TOUCHED
 from menura.views.plan import Input, Plan
 
 from spark_sink.lake.current_rows import without_keys
 from spark_sink.views.inputs import Irregular, Slice, first_of_each
-
-#: rows of one table that a batch concerns; beyond, the view is compared as a whole
-MOST_TOUCHED = 1_000_000
-
 
 #: the rows of a table that have some keys in columns, which are called likewise
 LookUp = Callable[[Input, pa.Table, Sequence[str]], pa.Table]

@@ -215,7 +215,12 @@ def shown(client: httpx.Client) -> dict[str, Any]:
 
 
 def test_view_when_sinks_tell_of_it_then_its_state_is_the_worst_of_its_own_and_its_tables(
-    database: Database, registry: SqlRegistry, client: httpx.Client, shop: None, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    registry: SqlRegistry,
+    api: str,
+    client: httpx.Client,
+    shop: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)
     sink = HttpSink(client=client)
@@ -229,6 +234,11 @@ def test_view_when_sinks_tell_of_it_then_its_state_is_the_worst_of_its_own_and_i
     assert (view["state"], view["stage"], view["problem"], view["rows"]) == ("streaming", None, None, 40)
     assert view["lakes"][0]["cuts"] == [{"source": "shop", "cut": 1, "committed_us": COMMITTED_US}]
     assert view["freshness_us"] > 0 and view["tables"][0]["freshness_us"] is not None
+    whole = "Its last version was computed from all rows of its tables: more than 1000000 rows look up what changed"
+    sink.put(views=(told(message=whole),))
+    view = shown(client)
+    assert (view["state"], view["problem"], view["lakes"][0]["message"]) == ("streaming", None, whole)
+    assert f"main: {whole}." in " ".join(run(api, "view", "show", "paid").stdout.split())
     sink.put()  # nothing is said: as before
     assert shown(client)["state"] == "streaming"
     sink.put(views=(told("SELECT other"),))
@@ -286,7 +296,8 @@ def test_commands_when_views_are_made_shown_explained_and_dropped_then_they_say_
     show = run(api, "view", "show", "paid").stdout
     assert "version 2" in show and "    LEFT JOIN shop.shop.notes" in show and "\x1b" not in show
     assert "driving" in run(api, "view", "explain", "paid").stdout
-    assert "driving" in run(api, "view", "explain", "--sql", SQL).stdout
+    explained = run(api, "view", "explain", "--sql", SQL).stdout
+    assert "driving" in explained and "more than 1,000,000 rows look up" in " ".join(explained.split())
     assert json.loads(run(api, "view", "show", "paid", "--json").stdout)["sql"] == OTHER
     refused = run(api, "view", "explain", "--sql", "SELECT x FROM shop.shop.orders AS o")
     assert refused.returncode == 25 and "line 1, column 8" in refused.stderr, refused.stderr

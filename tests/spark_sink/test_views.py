@@ -1,7 +1,9 @@
 """Views: equal to their text over the tables after each batch, whatever comes, and whatever is killed or lost."""
 
+import logging
 import shutil
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from spark_sink.lake import tail
 from spark_sink.lake.tail import Waiting
 from spark_sink.reading import changelog, list_tables
 from spark_sink.reading_at import lake_at
-from spark_sink.views import inputs, view_table
+from spark_sink.views import closure, inputs, view_table
 from spark_sink.views.maintain import view_table_id
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Chunk, Event, Table, Values, insert, update
@@ -122,6 +124,62 @@ def test_a_change_of_a_joined_row_when_it_is_looked_up_then_only_rows_that_look_
     assert sorted(row["id"] for row in changed if row[CHANGE_TYPE] == "update_postimage") == [0, 2, 4, 6, 8]
     assert len(changed) == 10
     assert {row["_position"] for row in changed} == {"crm:2 shop:1"}
+
+
+def _fanned_out(world: World, orders: int) -> None:
+    """All orders are one person's, whose name changes then; of very many the model has none."""
+    person, portion = {"id": 1, "name": "ann", "country": None}, 100_000
+    world.writer.cut((PEOPLE, [insert(**person)]), source="crm")
+    for first in range(0, orders, portion):
+        rows = [_order(each, person=1) for each in range(first, min(first + portion, orders))]
+        world.writer.cut((ORDERS, [insert(**each) for each in rows]), source="shop")
+        world.apply()
+        if orders < portion:
+            world.rows["orders"] = {each["id"]: each for each in rows}
+    world.sink.turn()
+    world.rows["people"] = {1: {**person, "name": "bo"}}
+    world.writer.cut((PEOPLE, [update(person, world.rows["people"][1])]), source="crm")
+    world.apply()
+    world.sink.turn()
+
+
+@pytest.mark.parametrize("stores", [True, False])
+@pytest.mark.parametrize(("orders", "is_whole"), [(10, False), (11, True)])
+def test_a_change_when_more_rows_look_it_up_than_may_then_all_rows_are_compared_and_its_state_and_the_log_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    stores: bool, orders: int, is_whole: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(closure, "MOST_TOUCHED", 10)
+    caplog.set_level(logging.INFO, "menura.sink")
+    world = World(tmp_path, 1, stores=stores)
+    world.want(joined=joined)
+    _fanned_out(world, orders)
+    world.check()
+    (state,) = world.sink.states()
+    why = "more than 10 rows look up what changed"
+    assert state.message == (f"Its last version was computed from all rows of its tables: {why}" if is_whole else "")
+    assert state.code == "" and (f"changes={orders} whole={why}" in caplog.text) is is_whole
+    world.writer.cut(source="crm")
+    world.apply()
+    world.sink.turn()
+    assert world.sink.states()[0].message == state.message
+    after = {**world.rows["orders"][0], "qty": 7}
+    world.writer.cut((ORDERS, [update(world.rows["orders"][0], after)]), source="shop")
+    world.rows["orders"][0] = after
+    world.apply()
+    world.sink.turn()
+    world.check()
+    assert world.sink.states()[0].message == ""
+
+
+@pytest.mark.long
+def test_a_change_when_more_than_a_million_rows_look_it_up_then_the_view_is_right(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    world.want(by_name=lambda named: f"SELECT p.name, count(*) AS n, sum(o.qty) AS qty FROM {named('orders')} o"
+               f" JOIN {named('people')} p ON p.id = o.person GROUP BY p.name")  # fmt: skip
+    _fanned_out(world, closure.MOST_TOUCHED + 1)
+    assert world.held("by_name") == [("bo", closure.MOST_TOUCHED + 1, Decimal(closure.MOST_TOUCHED + 1))]
+    assert "more than 1000000 rows look up what changed" in world.sink.states()[0].message
 
 
 def test_a_joined_row_when_a_part_of_its_key_is_a_literal_then_its_changes_are_followed(tmp_path: Path) -> None:

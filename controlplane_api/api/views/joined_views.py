@@ -35,6 +35,7 @@ class ViewInLake(View):
     state: str
     #: why it is not followed; empty: nothing is said
     code: str
+    #: without a code why its newest version was computed from all rows; empty: it was not
     message: str
     #: its newest version is of these at once
     cuts: list[ViewCutView]

@@ -43,6 +43,10 @@ class ViewRefused(MenuraError):
         self.column = column
 
 
+#: rows of one table that look up what a batch changed; beyond, a version is computed from all rows, and compared
+MOST_TOUCHED = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class InputName:
     """A table of a source, or a view."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from menura.views.definition import InputName
+from menura.views.definition import MOST_TOUCHED, InputName
 from menura.views.expressions import said
 from menura.views.plan import Aggregate, Input, Plan, Role
 
@@ -50,6 +50,7 @@ def explain(plan: Plan, rows: Mapping[InputName, int] | None = None) -> Explanat
         f"A row of the view is known by {', '.join(plan.key)}.",
         *(line for each in inputs for line in _lines(each)),
         *_group_lines(plan),
+        *_whole_lines(plan),
     ]
     return Explanation(plan.key, columns, inputs, tuple(lines))
 
@@ -108,3 +109,13 @@ def _group_lines(plan: Plan) -> list[str]:
     if any(each.aggregate in (Aggregate.MIN, Aggregate.MAX) for each in plan.aggregates):
         lines.append("A group that loses its least or greatest value is computed anew from all of its rows.")
     return lines
+
+
+def _whole_lines(plan: Plan) -> list[str]:
+    """Where a change may concern many rows."""
+    if len(plan.inputs) < 2:
+        return []
+    return [
+        f"Where more than {MOST_TOUCHED:,} rows look up what a batch changed, the view is computed from all rows, and"
+        " what differs is written: menura view show says so of its newest version."
+    ]
