@@ -25,6 +25,11 @@ from controlplane_api.errors import ViewRefused
 from controlplane_api.models import AnyRow, JoinedView, Source, SourceTable, Tenant
 
 MAX_TRIES = 16
+#: what is known of a table's columns is what its agent has told last
+NEW_COLUMN = (
+    "Check its name. If it was just added or renamed at its source, repeat this in half a minute: an agent that reads"
+    " the table's changes has told of it by then, another one within ten minutes."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,8 @@ def _planned(connection: Connection, tenant: str, sql: str, above: tuple[str, ..
         }
         plan = _made(sql, shapes)
     except definition.ViewRefused as refused:
-        raise ViewRefused.at(doing, refused.found, refused.line, refused.column, refused.remedy) from refused
+        remedy = refused.remedy or (NEW_COLUMN if refused.lacks_column else "")
+        raise ViewRefused.at(doing, refused.found, refused.line, refused.column, remedy) from refused
     estimated = {each: row.estimated_rows for each, row in rows.items() if row.estimated_rows is not None}
     return Planned(plan, estimated)
 

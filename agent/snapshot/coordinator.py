@@ -39,6 +39,8 @@ _RUNS_PER_BEGINNING = 3
 QUIET_SECONDS = 10.0
 
 _Kind = changes_pb2.TableEvent
+#: a cartography from before is another one than from now
+_DEFINES = (_Kind.CREATED, _Kind.ALTERED, _Kind.RENAMED, _Kind.DROPPED, _Kind.SWAPPED)
 _GONE = (_Kind.DROPPED, _Kind.RENAMED)
 
 
@@ -92,6 +94,8 @@ class SnapshotCoordinator:
         self.reopen: Callable[[], None] = lambda: None
         #: wakes the catalog's plugin; called without the lock held by whoever brings news
         self.on_news: Callable[[], None] = lambda: None
+        #: the server's log says that a table is another one than it was
+        self.on_definition: Callable[[], None] = lambda: None
         self._attempt = 0
         self._task: TaskTables | None = None
         self._live: frozenset[Table] = frozenset()
@@ -339,6 +343,8 @@ class SnapshotCoordinator:
                 self._gone[table] = (event.gsn, _Kind.Kind.Name(event.kind))
             self._note_busy()
         self.on_news()
+        if event.kind in _DEFINES:
+            self.on_definition()
 
     def is_ready(self, position: Position, table_positions: TablePositions[Position]) -> bool:
         """Whether a cut that ends at `position` would have something to say."""

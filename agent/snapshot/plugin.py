@@ -1,8 +1,9 @@
 """The plugin of the role CATALOG: tells what tables a source has, and reads its dumps.
 
 Comes in: CartographyRequest, answered by a thread of its own; what dumps are to be read (`scheduler`) and how much may
-be sent. Goes out: the cartography in parts, or an Error; again soon after tables came or went, so that commands can
-name them; what dumps read (`worker`). Nothing is durable: the gateway asks again.
+be sent. Goes out: the cartography in parts, or an Error; again soon after tables came or went, or the log has said that
+one was altered, so that commands can name them and their columns; what dumps read (`worker`). Nothing is durable: the
+gateway asks again.
 """
 
 import logging
@@ -39,6 +40,8 @@ STOP_SECONDS = 5.0
 #: how often it is looked whether tables came or went, and how many times as long as the look takes it is left alone
 LOOK_SECONDS = 15.0
 _RESTS_PER_LOOK = 100
+#: how many times as long as reading all tables takes, none is read for another statement of the log
+_RESTS_PER_READING = 20
 #: how often the gateway gets all tables anew when it asks
 ANSWERS_PER_SECOND, BURST_ANSWERS = 1 / LOOK_SECONDS, 10
 #: of a source, as its state names them: what asks its server for tables, and what the gateway says of the stream
@@ -104,6 +107,10 @@ class CatalogPlugin:
         self._known = b""
         self._answers = Bucket(ANSWERS_PER_SECOND, BURST_ANSWERS)
         self._look_seconds = LOOK_SECONDS
+        #: the log has said since the last reading that a table was altered; and when it may be read for that
+        self._is_altered = threading.Event()
+        self._read_again_at = 0.0
+        coordinator.on_definition = self._is_altered.set
         #: of the check at the start; later ones are logged
         self.findings: tuple[MenuraError, ...] = ()
         self._told: set[str] = set()
@@ -230,7 +237,19 @@ class CatalogPlugin:
                 if self._wanted is None:  # else the gateway has said meanwhile what it has
                     self._known = self._sent.digest
 
-        look = self._catalog.look(None if is_asked or not former.is_settled else self._names, send)
+        began_at = time.monotonic()
+        is_altered = self._is_altered.is_set() and began_at >= self._read_again_at
+        if is_altered or is_asked:
+            self._is_altered.clear()  # what is said from here on may come after the reading
+        reads_all = is_asked or is_altered or not former.is_settled
+        try:
+            look = self._catalog.look(None if reads_all else self._names, send)
+        except BaseException:
+            if is_altered:
+                self._is_altered.set()
+            raise
+        if reads_all:
+            self._read_again_at = time.monotonic() + _RESTS_PER_READING * (time.monotonic() - began_at)
         self._look_seconds = max(LOOK_SECONDS, look.seconds * _RESTS_PER_LOOK)
         if look.findings is None:
             return

@@ -119,6 +119,38 @@ def test_cartography_when_tables_come_or_go_then_is_sent_again_though_nobody_ask
     gateway.stop()
 
 
+def test_cartography_when_the_log_says_that_a_column_changed_then_the_table_is_told_again_though_nobody_asked(
+    database: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_plugin, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(catalog_plugin, "_RESTS_PER_LOOK", 1)
+    monkeypatch.setattr(catalog_plugin, "_RESTS_PER_READING", 1)
+    gateway = GatewayDouble()
+    record = gateway.source("shop")
+    sent = record.cartography
+    database.run("CREATE DATABASE altered", "CREATE TABLE altered.one (id INT PRIMARY KEY, note VARCHAR(20))")
+
+    def columns(parts: list[catalog_pb2.Cartography]) -> list[str]:
+        """Of the table, as it was told last."""
+        found = [card for part in parts for card in part.tables if card.table.database == "altered"]
+        return [column.name for column in found[-1].columns] if found else []
+
+    with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})):
+        gateway.wait(lambda: columns(sent) == ["id", "note"])
+        gateway.sync("shop", ("altered", "one"), now=True)
+        gateway.wait(lambda: any(cut.started for cut in record.committed))
+        for statement, expected in (
+            ("ALTER TABLE altered.one CHANGE note words VARCHAR(20)", ["id", "words"]),
+            ("ALTER TABLE altered.one ADD more INT", ["id", "words", "more"]),
+        ):
+            before = len(sent)
+            database.run(statement)
+            gateway.wait(lambda before=before, expected=expected: columns(sent[before:]) == expected)
+            assert {card.table.database for part in sent[before:] for card in part.tables} == {"altered"}
+    gateway.stop()
+    database.run("DROP DATABASE altered")
+
+
 def test_cartography_when_the_gateway_names_the_one_that_it_has_then_differences_are_told(
     database: Server, tmp_path: Path
 ) -> None:

@@ -301,6 +301,7 @@ def test_commands_when_views_are_made_shown_explained_and_dropped_then_they_say_
     assert json.loads(run(api, "view", "show", "paid", "--json").stdout)["sql"] == OTHER
     refused = run(api, "view", "explain", "--sql", "SELECT x FROM shop.shop.orders AS o")
     assert refused.returncode == 25 and "line 1, column 8" in refused.stderr, refused.stderr
+    assert "just added or renamed at its source, repeat this in half a minute" in " ".join(refused.stderr.split())
     assert "takes either --sql or -f" in run(api, "view", "create", "paid").stderr
     assert "View paid is dropped." in run(api, "view", "drop", "paid").stdout
     assert "VIEW_UNKNOWN" in run(api, "view", "drop", "paid").stderr

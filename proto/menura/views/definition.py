@@ -36,11 +36,14 @@ class ViewRefused(MenuraError):
         remedy: str = "",
         doing: str = "planning a view",
         data: str = "Nothing was changed",
+        lacks_column: bool = False,
     ) -> None:
+        """`lacks_column`: a column that the text names is not there, as far as whoever plans it knows."""
         place = f" (line {line}, column {column})" if line else ""
         super().__init__(doing, f"{found}{place}", data=data, remedy=remedy)
         self.line = line
         self.column = column
+        self.lacks_column = lacks_column
 
 
 #: rows of one table that look up what a batch changed; beyond, a version is computed from all rows, and compared

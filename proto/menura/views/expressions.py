@@ -123,7 +123,7 @@ class Scope:
             if column.name.lower() == wanted and (not alias or name == alias)
         ]
         if not found:
-            refuse(f"there is no column {node.sql(dialect='spark')}", node)
+            refuse(f"there is no column {node.sql(dialect='spark')}", node, lacks_column=True)
         if len(found) > 1:
             refuse(f"several tables have a column {node.name}: name the table", node)
         return found[0]

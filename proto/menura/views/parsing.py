@@ -36,9 +36,9 @@ _SAID = {
 }
 
 
-def refuse(found: str, node: exp.Expression | None = None, remedy: str = "") -> NoReturn:
+def refuse(found: str, node: exp.Expression | None = None, remedy: str = "", *, lacks_column: bool = False) -> NoReturn:
     line, column = _place(node) if node is not None else (0, 0)
-    raise ViewRefused(found, line=line, column=column, remedy=remedy)
+    raise ViewRefused(found, line=line, column=column, remedy=remedy, lacks_column=lacks_column)
 
 
 def _place(node: exp.Expression) -> tuple[int, int]:
