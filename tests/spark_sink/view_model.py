@@ -7,7 +7,7 @@ change, join keys move and become null, tables are emptied. What a view must hol
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -22,7 +22,7 @@ from menura.change_batch import CHANGE_TYPE, GSN
 from menura.views.definition import ViewDefinition
 
 from spark_sink.ingest.cut_log_source import entry_rows
-from spark_sink.ingest.divided_views import In, Out, run_views
+from spark_sink.ingest.divided_views import In, Out, Tasks, run_views
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings
 from spark_sink.ingest.views import Views
 from spark_sink.lake.records import Records
@@ -67,6 +67,34 @@ def in_lake(name: str) -> str:
     return f"{SOURCES[name]}.app.{name}" if name in SOURCES else name
 
 
+def one_by_one(task: Callable[[Iterable[In]], Iterator[Out]], values: Sequence[In]) -> list[Out]:
+    """One after the other, in this process."""
+    return [found for value in values for found in task([value])]
+
+
+def sink_of(
+    folder: Path,
+    waiting: Waiting,
+    views: Mapping[str, Text],
+    *,
+    tasks: Tasks = one_by_one,
+    stores: bool,
+    dividing: Dividing = ALONE,
+) -> Views:
+    """As after a start, of a world's folder."""
+    lake = str(folder / "lake")
+    of_stores = StoreSettings(str(folder / "stores"), least_rows=0) if stores else None
+    settings = ViewSettings(lake, waiting, KEEP_HOURS, stores=of_stores, dividing=dividing)
+
+    def run(works: Sequence[ViewWork]) -> list[ViewOutcome]:
+        with told_folders(settings.lake, {}):  # as each task of a sink is
+            return run_views(settings, tasks, works)
+
+    sink = Views(lake, Records(lake), run, nullcontext())
+    sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in views.items()])
+    return sink
+
+
 @dataclass
 class World:
     folder: Path
@@ -88,20 +116,12 @@ class World:
 
     def new_sink(self) -> Views:
         """As after a start."""
-        stores = StoreSettings(str(self.folder / "stores"), least_rows=0) if self.stores else None
-        settings = ViewSettings(str(self.lake), self.waiting, KEEP_HOURS, stores=stores, dividing=self.dividing)
-
-        def run(works: Sequence[ViewWork]) -> list[ViewOutcome]:
-            with told_folders(settings.lake, {}):  # as each task of a sink is
-                return run_views(settings, self.tasks, works)
-
-        sink = Views(str(self.lake), Records(str(self.lake)), run, nullcontext())
-        sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in self.views.items()])
-        return sink
+        return sink_of(
+            self.folder, self.waiting, self.views, tasks=self.tasks, stores=self.stores, dividing=self.dividing
+        )
 
     def tasks(self, task: Callable[[Iterable[In]], Iterator[Out]], values: Sequence[In]) -> list[Out]:
-        """One after the other, in this process."""
-        return [found for value in values for found in task([value])]
+        return one_by_one(task, values)
 
     def want(self, **views: Callable[[Named], str]) -> None:
         self.views = views
