@@ -20,9 +20,10 @@ from menura.stores.store import Store
 
 from spark_sink.lake.delta_table import (
     Transactions,
-    commit_nothing,
+    append,
     commit_properties,
     configuration_of,
+    replace_rows,
     schema_of,
 )
 from spark_sink.lake.known_table import STATISTICS_PROPERTY, statistics
@@ -85,15 +86,18 @@ def statistics_columns(table: DeltaTable) -> str:
     return configuration_of(table)[STATISTICS_PROPERTY]
 
 
-def commit_files(table: DeltaTable, files: Sequence[DataFile], transactions: Transactions) -> None:
-    """Append them in one commit, which is there for its transactions' sake where there is none. Raises DeltaError."""
+def commit_files(
+    table: DeltaTable, files: Sequence[DataFile], transactions: Transactions, *, replaces: bool = False
+) -> None:
+    """Append them in one commit, or put them in place of all; there is one even without files. Raises DeltaError."""
     if not files:
-        commit_nothing(table, transactions)
+        put = replace_rows if replaces else append
+        put(table, schema_of(table).empty_table(), transactions)
         return
     at_ms = now_us() // 1000
     table.create_write_transaction(
         [AddAction(each.name, each.size_bytes, {}, at_ms, True, each.statistics) for each in files],
-        "append",
+        "overwrite" if replaces else "append",
         Schema.from_arrow(schema_of(table)),
         commit_properties=commit_properties(*transactions),
     )

@@ -8,11 +8,11 @@ wrote (`division_end`). Stores are not filled meanwhile: the view's next turn ma
 
 Durable is, one after the other: a commit of the changelog that says that a division has begun; files in the folders of
 the view's tables that no version names; the one commit of the changelog that names them, with the version as of any
-turn; of a first turn the current state's, of its own files. Groups' states from each range are files too, which the end
-adds up. A kill before the changelog's commit leaves the view as it was, one after it a version whose current state the
-next turn completes, as of any turn. Files that it leaves have the division's number in their names, and each table says
-which number it has committed last, so that the next division removes the others. Its beginning has the end of one that
-somebody still computes fail, by Delta's `txn`: no file that is removed is named later.
+turn; that of the current state, which puts its own files in place of all. Groups' states from each range are files too,
+which the end adds up. A kill before the changelog's commit leaves the view as it was, one after it a version whose
+current state the next turn completes, as of any turn. Files that it leaves have the division's number in their names,
+and each table says which number it has committed last, so that the next division removes the others. Its beginning has
+the end of one that somebody still computes fail, by Delta's `txn`: no file that is removed is named later.
 """
 
 import re

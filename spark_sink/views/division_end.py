@@ -20,7 +20,7 @@ from spark_sink.views.engine import engine
 from spark_sink.views.maintain import OpenView, ViewVersion, ViewWork, commit_differences, open_view, version_of
 from spark_sink.views.range_task import Part
 from spark_sink.views.view_table import Reached
-from spark_sink.work import CHANGELOG
+from spark_sink.work import CHANGELOG, CURRENT
 
 logger = logging.getLogger("menura.sink")
 
@@ -36,8 +36,11 @@ def end_division(lake: str, work: ViewWork, division: Division, parts: Sequence[
         ends = [place * division.stride + part.changes for place, part in enumerate(parts) if part.changes]
         reached = replace(division.after, gsn=division.after.gsn + max(ends, default=1))
         view.table.commit_files([file for part in parts for file in part.logged], reached, division.log_transactions)
-        if division.is_first:
-            view.table.fill([file for part in parts for file in part.current], reached, division.current_transactions)
+        if count or division.is_first:
+            files = [file for part in parts for file in part.current]
+            view.table.put_files(files, reached, division.current_transactions)
+        else:
+            _remove(view.table.folder(CURRENT), division.prefix)
     return version_of(view.table, reached, count, waiting, division.opened, division.whole)
 
 
@@ -52,8 +55,13 @@ def _add_up(view: OpenView, division: Division, parts: Sequence[Part]) -> Reache
         count = commit_differences(
             sql, view.table, view.shape, division.after, is_small=False, more=division.log_transactions
         )
-    try:
-        remove_files(folder, lambda name: name.startswith(division.states_prefix))
-    except OSError as failed:  # the next division removes them
-        logger.warning("states of a view's groups not removed error=%s", type(failed).__name__)
+    _remove(folder, division.states_prefix)
     return replace(division.after, gsn=division.after.gsn + max(1, count))
+
+
+def _remove(folder: str, prefix: str) -> None:
+    """Files of which nothing more is wanted; if they stay, the next division removes them."""
+    try:
+        remove_files(folder, lambda name: name.startswith(prefix))
+    except OSError as failed:
+        logger.warning("files of a view's division not removed error=%s", type(failed).__name__)

@@ -233,6 +233,14 @@ def difference_query(names: Sequence[str], key: Sequence[str], old: str, new: st
     return f"{query} OR {differs}" if differs else query
 
 
+def same_query(chosen: Sequence[str], names: Sequence[str], key: Sequence[str], old: str, differences: str) -> str:
+    """Of rows that were there those that do not differ; `names` are those that differences have."""
+    places = {name: place for place, name in enumerate(names)}
+    on = " AND ".join(f"h.{quoted(name)} IS NOT DISTINCT FROM d.o{places[name]}" for name in key)
+    columns = ", ".join(f"h.{quoted(name)}" for name in chosen)
+    return f"SELECT {columns} FROM {old} h ANTI JOIN (SELECT * FROM {differences} WHERE was) d ON {on}"  # noqa: S608
+
+
 def insert_query(names: Sequence[str], rows: str, above_gsn: int) -> str:
     """Changes of a view that has no row yet, as `change_query` gives them."""
     columns = ", ".join(map(quoted, names))

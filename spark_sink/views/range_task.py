@@ -1,9 +1,9 @@
 """One range of a divided turn of a view, as a task of its own.
 
 Comes in: the division, and which of its ranges. Goes out: what the view's rows of that range differ in from those that
-it has, as files in its changelog's folder which no commit names yet; in a first turn its rows likewise, beside its
-current state. Of groups their states over the range's rows, which are added up later. A task that is done again writes
-other files, and those of one attempt alone are told. The driving table is read by the range; of joined tables what lies
+it has, as files in its changelog's folder which no commit names yet, and the range's rows likewise in its current
+state's. Of groups their states over the range's rows, which are added up later. A task that is done again writes other
+files, and those of one attempt alone are told. The driving table is read by the range; of joined tables what lies
 between the least and the greatest key that its rows look up.
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
 from menura.views.expressions import quoted
 from menura.views.plan import Plan
 
@@ -20,10 +22,14 @@ from spark_sink.landed.lake_schema import format_type
 from spark_sink.views import queries, whole
 from spark_sink.views.division import Division
 from spark_sink.views.engine import Engine, engine
+from spark_sink.views.inputs import reader_of
 from spark_sink.views.key_ranges import KeyRange
 from spark_sink.views.maintain import OpenView, ViewWork, open_view
-from spark_sink.views.view_table import logged
+from spark_sink.views.view_table import ViewShape, logged
 from spark_sink.work import CHANGELOG, CURRENT
+
+#: changes that leave a row
+_PUTS = pa.array([ChangeType.insert.name, ChangeType.update_postimage.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +99,38 @@ def _states(sql: Engine, view: OpenView, division: Division) -> tuple[DataFile, 
 
 
 def _changes(sql: Engine, view: OpenView, division: Division, keys: KeyRange, above_gsn: int) -> Part:
-    names, table = view.shape.columns.names, view.table
+    """What differs, and the rows that the range has then: those that do not differ keep their numbers."""
+    names, table, shape = view.shape.columns.names, view.table, view.shape
     if division.is_first:
         query = queries.insert_query(names, "_new", above_gsn)
     else:
-        field = table.rows().schema.field(view.shape.key[keys.place])
-        whole.keep_differences_from(sql, view.shape, table, keys.skipping(field), keys.only(field))
+        held = table.rows()
+        field = held.schema.field(shape.key[keys.place])
+        sql.put("_rows", reader_of(held, [*names, GSN], keys.skipping(field), keys.only(field)))
+        sql.keep("_held", "SELECT * FROM _rows")
+        whole.keep_differences(sql, shape, "_held", "_new")
         query = queries.change_query(names, "_differences", above_gsn)
     assert table.changelog is not None
     assert table.current is not None
     changes = FilesWriter(table.folder(CHANGELOG), division.prefix, statistics_columns(table.changelog))
     current = FilesWriter(table.folder(CURRENT), division.prefix, statistics_columns(table.current))
     for rows in _tables(sql.reader(query)):
-        found = logged(rows, view.shape, division.after)
+        found = logged(rows, shape, division.after)
         changes.add(found)
-        if division.is_first:
-            current.add(found.select(view.shape.current.names).cast(view.shape.current))
+        current.add(_stated(found.filter(pc.is_in(found[CHANGE_TYPE], _PUTS)), shape))
+    if not division.is_first:
+        for rows in _tables(sql.reader(queries.same_query([*names, GSN], names, shape.key, "_held", "_differences"))):
+            current.add(_stated(rows, shape))
     count = sql.number(f"SELECT count(*) FROM {'_new' if division.is_first else '_differences'}")  # noqa: S608  (ours)
     if count >= division.stride:
         raise RuntimeError("a range has more changes than numbers: files say fewer rows than they have")
     return Part(count, changes.end(), current.end())
+
+
+def _stated(rows: pa.Table, shape: ViewShape) -> pa.Table:
+    """Rows as the current state has them, from those that have its columns or lack some that are always null."""
+    columns = [rows[name] if name in rows.column_names else pa.nulls(len(rows)) for name in shape.current.names]
+    return pa.table(columns, shape.current.names).cast(shape.current)
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -212,11 +212,11 @@ class ViewTable:
         commit_files(self.changelog, files, [*self._transactions(reached), *more])
         compact_when_due(self.changelog)
 
-    def fill(self, files: Sequence[DataFile], reached: Reached, more: Transactions) -> None:
-        """The first rows of the current state, which are in its folder."""
+    def put_files(self, files: Sequence[DataFile], reached: Reached, more: Transactions) -> None:
+        """Put rows in place of all of the current state's, in whose folder they are."""
         assert self.current is not None
         said = progress_transactions(self.table.application, reached.version, reached.gsn)
-        commit_files(self.current, files, [*said, *more])
+        commit_files(self.current, files, [*said, *more], replaces=True)
 
     def folder(self, kind: str) -> str:
         return self._folders[kind]

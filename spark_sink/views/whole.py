@@ -4,9 +4,8 @@ Comes in: tables that the engine knows by their aliases. Goes out: what differs,
 view's rows, which are read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import pyarrow as pa
 from menura.views.definition import InputName
 from menura.views.expressions import quoted
 from menura.views.plan import Plan
@@ -29,15 +28,9 @@ def keep_rows(sql: Engine, plan: Plan) -> None:
     check_key(sql, plan, "_new")
 
 
-def keep_differences_from(
-    sql: Engine,
-    shape: ViewShape,
-    table: ViewTable,
-    skipping: str = "TRUE",
-    only: Callable[[pa.Table], pa.Table] | None = None,
-) -> None:
-    """From the view's rows to `_new`; with what `Rows.tables` leaves out."""
-    sql.put("_held", reader_of(table.rows(), shape.columns.names, skipping, only))
+def keep_differences_from(sql: Engine, shape: ViewShape, table: ViewTable) -> None:
+    """From all of the view's rows to `_new`."""
+    sql.put("_held", reader_of(table.rows(), shape.columns.names))
     keep_differences(sql, shape, "_held", "_new")
 
 
