@@ -19,7 +19,7 @@ help: ## list the targets
 
 .PHONY: setup
 setup: ## the environment, servers and jars that demo and test need
-	@.ci/setup environment $(or $(SOURCE),mariadb) jars
+	@.ci/setup environment $(or $(SOURCE),mariadb) jars uplot
 
 .PHONY: demo
 demo: setup ## a shop database, live changes, and the lake following them (SOURCE=postgresql; KEEP=1 leaves it running)
@@ -162,6 +162,12 @@ packages: ## the agent as deb, rpm and archive, with SHA256SUMS, into dist/ (PYT
 	@.ci/setup environment nfpm
 	@$(PYTHON) -m deployment.agent_package $(foreach python,$(PYTHONS),--python $(python)) --nfpm .servers/nfpm/nfpm \
 		--uv "$$(PATH="$(CURDIR)/.venv/uv/bin:$$PATH" command -v uv)" $(if $(SIGNING_KEY),--signing-key "$(SIGNING_KEY)")
+
+.PHONY: first-row
+first-row: ## the agent's package on a host of its own, up to its first row in the lake: the seconds of each step, into build/first-row.json
+	@.ci/setup environment mariadb jars systemd nfpm agent-host
+	@$(PYTHON) -m pytest -q tests/install/test_first_row.py
+	@cat build/first-row.json
 
 .PHONY: lock
 lock: ## resolve requirements.lock anew

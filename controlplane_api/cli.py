@@ -35,6 +35,7 @@ COMMANDS = {
     "ledger": ("controlplane_api.commands.ledger", "app"),
     "offset": ("controlplane_api.commands.offset", "app"),
     "events": ("controlplane_api.commands.show", "events_app"),
+    "filter": ("controlplane_api.commands.filter", "app"),
     "lakes": ("controlplane_api.commands.show", "lakes_app"),
     "top": ("controlplane_api.commands.top", "app"),
     "why": ("controlplane_api.commands.why", "app"),

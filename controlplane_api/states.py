@@ -51,6 +51,15 @@ class Stage(StrEnum):
     LAKE = "lake"
 
 
+class Presence(StrEnum):
+    """Whether an agent streams to a gateway."""
+
+    CONNECTED = "connected"
+    NOT_CONNECTED = "not_connected"
+    #: it may not, until it is enrolled again
+    REVOKED = "revoked"
+
+
 class ConfigurationState(StrEnum):
     """What is known of a source's configuration at its agent."""
 

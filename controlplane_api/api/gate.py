@@ -9,7 +9,7 @@ database's connections of others, and a caller's not those of its tenant. Bodies
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from re import Pattern
 from typing import Any
@@ -20,10 +20,12 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controlplane_api.api.authentication import Authentication, Known
 from controlplane_api.api.bodies import Bodies, length_of, read_whole
+from controlplane_api.api.dashboard import missing_page
 from controlplane_api.api.guard import READS
 from controlplane_api.api.paths import Command
 from controlplane_api.api.problems import problem_response, unrouted_response
@@ -96,6 +98,7 @@ class Gate:
         self._refused_commands = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
         self._in_work = Turns(MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER)
         self._bodies = Bodies()
+        self._missing = missing_page()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -105,8 +108,7 @@ class Gate:
         there = [(rule, match) for rule in self._rules if (match := rule.path.match(scope["path"])) is not None]
         found = next((found for found in there if scope["method"] in found[0].methods), None)
         if found is None:
-            methods = {method for rule, _ in there for method in rule.methods}
-            await unrouted_response(scope["method"], methods)(scope, receive, send)
+            await self._unrouted(scope, {method for rule, _ in there for method in rule.methods})(scope, receive, send)
             return
         rule, match = found
         try:
@@ -123,6 +125,13 @@ class Gate:
             await self._app(admitted, receive, send)
         else:
             await self._with_body(owner, rule, admitted, receive, send)
+
+    def _unrouted(self, scope: Scope, methods: Collection[str]) -> Response:
+        """Of a path that no route has: a page for a browser that has asked for one, else a problem."""
+        asks = scope["method"] == "GET" and not scope["path"].startswith("/api/")
+        if asks and not methods and "text/html" in Headers(scope=scope).get("accept", ""):
+            return Response(self._missing, 404, media_type="text/html")
+        return unrouted_response(scope["method"], methods)
 
     async def _with_body(self, owner: Owner, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
         """A body that does not come takes no turn."""

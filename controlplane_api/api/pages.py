@@ -27,6 +27,7 @@ Cursor = Annotated[
         description="`next_cursor` of the page before; empty: the first page.",
     ),
 ]
+Text = Annotated[str, Query(max_length=512, pattern="^[^\\x00]*$", description="Part of a name; empty: all.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Of one page.")]
 
 Key = str | int

@@ -4,6 +4,10 @@ Times are of this machine's clock or a gateway's. What seems to have come much l
 counts as old: else somebody who has gone would be there for as long as the clock went back.
 """
 
+from sqlalchemy import ColumnElement, and_
+
+from controlplane_api.models import Agent
+
 #: by which the clock of a gateway's machine may be ahead of this one's
 AHEAD_SECONDS = 30
 
@@ -24,6 +28,12 @@ def is_recent(at_us: int, now: int, seconds: float) -> bool:
 
 def is_present(connected: bool, seen_at_us: int, now: int) -> bool:
     return connected and is_recent(seen_at_us, now, PRESENCE_SECONDS)
+
+
+def presence(now: int) -> ColumnElement[bool]:
+    """`is_present` of an agent's row, as a condition."""
+    ahead, behind = (seconds * 1_000_000 for seconds in (max(PRESENCE_SECONDS, AHEAD_SECONDS), PRESENCE_SECONDS))
+    return and_(Agent.connected, Agent.seen_at_us > now - behind, Agent.seen_at_us < now + ahead)
 
 
 def is_of_connection(at_us: int, connected_at_us: int, now: int) -> bool:

@@ -27,6 +27,7 @@ def proofs(
     source: str,
     *,
     only: TableName | None = None,
+    text: str = "",
     which: Sequence[Coverage] = (),
     cursor: str = "",
     limit: int = 1,
@@ -49,6 +50,8 @@ def proofs(
         .order_by(SourceTable.database, SourceTable.name)
         .limit(limit + 1)
     )  # fmt: skip
+    if text:
+        statement = statement.where(queries.has_in_name(text))
     if which:
         statement = statement.where(verification_states.IS_ASKED, coverage.in_(which))
     after = read_cursor(cursor, str, str)

@@ -7,12 +7,12 @@ from typing import Any
 
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select, tuple_
 
 from controlplane_api import continuity_ledger, positions
 from controlplane_api.api import configuration_queries, dump_queries, lake_queries
 from controlplane_api.api.pages import ALL, page_of, read_cursor
-from controlplane_api.api.presence import is_present, is_recent
+from controlplane_api.api.presence import is_present, is_recent, presence
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
 from controlplane_api.api.stages import MOVING, Standing
 from controlplane_api.api.verdict_queries import NOTHING, Known, of_tables, proof_view
@@ -46,7 +46,7 @@ from controlplane_api.models import (
     TableEvent,
     Tenant,
 )
-from controlplane_api.states import LakeState, Stage, State
+from controlplane_api.states import LakeState, Presence, Stage, State
 from controlplane_api.syncs import is_syncing
 
 #: of a position in a list of tables; a table's own page has all of it
@@ -77,9 +77,22 @@ def tenants(connection: Connection, *, among: Collection[str] | None = None, cur
     return Tenants(tenants=found, next_cursor=following)
 
 
-def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int = ALL) -> Agents:
-    """One page of a tenant's agents in order of name, or all."""
+def agents(
+    connection: Connection,
+    tenant: str,
+    *,
+    text: str = "",
+    states: Collection[Presence] = (),
+    cursor: str = "",
+    limit: int = ALL,
+) -> Agents:
+    """One page of a tenant's agents in order of name, or all. `text`: part of an agent's name or its host's."""
+    now = now_us()
     statement = select(Agent).join(Tenant).where(Tenant.name == tenant).order_by(Agent.name)
+    if text:
+        statement = statement.where(or_(*(of.icontains(text, autoescape=True) for of in (Agent.name, Agent.hostname))))
+    if states:
+        statement = statement.where(_agent_state(now).in_(states))
     after = read_cursor(cursor, str)
     if after is not None:
         statement = statement.where(Agent.name > after[0])
@@ -88,7 +101,6 @@ def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int 
     of_tenant = select(Source.agent_id, Source.name).join(Tenant).where(Tenant.name == tenant).order_by(Source.name)
     for row in connection.execute(of_tenant):
         names[row.agent_id].append(row.name)
-    now = now_us()
     configured = configuration_queries.of_agents(connection, [row.id for row in rows], now)
     found = [
         AgentView(
@@ -110,7 +122,21 @@ def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int 
         )
         for row in rows
     ]
-    return Agents(agents=found, next_cursor=following)
+    total, connected = (None, None) if limit == ALL else _numbers_of_agents(connection, tenant, now)
+    return Agents(agents=found, total=total, connected=connected, next_cursor=following)
+
+
+def _numbers_of_agents(connection: Connection, tenant: str, now: int) -> tuple[int, int]:
+    """All of the tenant's, and those that are connected."""
+    is_connected = case((_agent_state(now) == Presence.CONNECTED, 1), else_=0)
+    statement = select(func.count(), func.sum(is_connected)).select_from(Agent).join(Tenant)
+    total, connected = connection.execute(statement.where(Tenant.name == tenant)).one()
+    return total, int(connected or 0)
+
+
+def _agent_state(now: int) -> ColumnElement[str]:
+    known = case((presence(now), Presence.CONNECTED), else_=Presence.NOT_CONNECTED)
+    return case((Agent.revoked_at_us.is_not(None), Presence.REVOKED), else_=known)
 
 
 def _lately(problem: dict[str, Any] | None, now: int) -> ProblemView | None:
@@ -137,6 +163,11 @@ def source_row(connection: Connection, tenant: str, source: str) -> Row[int, int
     return row
 
 
+def has_in_name(text: str) -> ColumnElement[bool]:
+    """Of a table whose DATABASE.TABLE has the text, in small letters or capitals."""
+    return (SourceTable.database + "." + SourceTable.name).icontains(text, autoescape=True)
+
+
 def tables(
     connection: Connection,
     source_id: int,
@@ -152,7 +183,7 @@ def tables(
     held = situation_of(connection, source_id, now)
     matching = [SourceTable.source_id == source_id, SHOWN]
     if text:
-        matching.append((SourceTable.database + "." + SourceTable.name).icontains(text, autoescape=True))
+        matching.append(has_in_name(text))
     if states:
         matching.append(STATE.in_([state for state in State if held.standing.of(state) in states]))
     if synced:

@@ -42,6 +42,7 @@ from controlplane_api.commands.options import (
 )
 from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import TableArgument, parse_table
+from controlplane_api.errors import RequestInvalid
 from controlplane_api.states import LakeState, State
 
 tables_app, events_app, lakes_app, status_app = (single_command() for _ in range(4))
@@ -79,7 +80,7 @@ def show_sources(found: Sequence[SourceView]) -> None:
 
 @tables_app.command()
 def tables(
-    source: str,
+    source: Annotated[str, typer.Argument(help="May be left out where the tenant has one alone.")] = "",
     text: Annotated[str, typer.Option("--text", help="Part of DATABASE.TABLE.")] = "",
     state: Annotated[State | None, typer.Option("--state", help="Only tables in this state.")] = None,
     api: Api = DEFAULT_API,
@@ -88,11 +89,23 @@ def tables(
 ) -> None:
     """The tables of a source."""
     with connect(api, tenant) as client:
+        source = source or _only_source(client)
         found = client.tables(source, text=text, state=state.value if state else "")
     if as_json:
         typer.echo(document(Tables(tables=found, total=len(found), next_cursor=None)))
     else:
         put(_tables_table((source, table) for table in found), *_problems([], found))
+
+
+def _only_source(client: ApiClient) -> str:
+    """Raises `RequestInvalid`."""
+    names = [each.source for each in client.fleet().sources]
+    if len(names) != 1:
+        found = (
+            f"it names no source, and there are {len(names)}: {', '.join(names)}" if names else "there is no source yet"
+        )
+        raise RequestInvalid("reading the command", found, remedy="Run: menura tables SOURCE")
+    return names[0]
 
 
 @events_app.command()

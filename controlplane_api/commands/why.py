@@ -32,11 +32,16 @@ app = single_command()
 
 #: between two looks at how much the stream waits: longer than agents take from one heartbeat to the next
 LOOK_SECONDS = 2.0
+#: tables of one name that an error lists
+NAMED = 5
 
 
 @app.command()
 def explain(
-    words: Annotated[list[str], typer.Argument(metavar="[SOURCE] TABLE", help=TABLE_HELP)],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[SOURCE] TABLE", help=f"{TABLE_HELP} TABLE alone does where one has that name."),
+    ],
     seconds: Annotated[
         float, typer.Option("--for", min=0, max=60, metavar="SECONDS", help="How long to look; 0: once.")
     ] = LOOK_SECONDS,
@@ -47,9 +52,8 @@ def explain(
     """Where a table's lag comes from: each stage from the server's log to the lake, the largest cause first."""
     if len(words) > 2:
         raise RequestInvalid("reading the command", f"it has {len(words)} words", remedy="Give SOURCE and TABLE.")
-    table = parse_table(words[-1])
     with connect(api, tenant) as client:
-        source = words[0] if len(words) == 2 else source_of(client, table)
+        source, table = _meant(client, words)
         before = client.source(source)
         with Console(stderr=True).status(f"looking at source {source} for {seconds:g} s"):
             time.sleep(seconds)
@@ -59,6 +63,28 @@ def explain(
         typer.echo(document(found))
     else:
         put(_summary(found), _grid(found.causes))
+
+
+def _meant(client: ApiClient, words: list[str]) -> tuple[str, TableName]:
+    """Raises `RequestInvalid`."""
+    if "." in words[-1] or "`" in words[-1]:
+        table = parse_table(words[-1])
+        return words[0] if len(words) == 2 else source_of(client, table), table
+    sources = words[:1] if len(words) == 2 else [each.source for each in client.fleet().sources]
+    found = [
+        (source, (each.database, each.table))
+        for source in sources
+        for each in client.tables(source, text=words[-1])
+        if each.table == words[-1]
+    ]
+    if len(found) != 1:
+        names = ", ".join(plain(f"{source} {'.'.join(table)}") for source, table in found[:NAMED])
+        has = f"there are {len(found)}: {names}" if found else "no source has a table of this name"
+        remedy = (
+            "Run: menura why SOURCE DATABASE.TABLE" if found else "`menura tables SOURCE` lists those that there are."
+        )
+        raise RequestInvalid(f"looking for the table {plain(words[-1])}", has, remedy=remedy)
+    return found[0]
 
 
 def source_of(client: ApiClient, table: TableName) -> str:

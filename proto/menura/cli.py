@@ -1,13 +1,13 @@
 """`menura WORD ...`: hands over to the component whose word it is, which has registered itself as an entry point.
 
-A component whose packages are not installed says which extra has them.
+A component whose packages are not installed says which extra has them. A word that is none is told which is like it.
 """
 
 import os
 import sys
 from dataclasses import dataclass
 
-from menura.distributions import entry_points
+from menura.distributions import entry_points, version
 
 GROUP = "menura.components"
 
@@ -46,6 +46,7 @@ WORDS = {
     "tables": Word("controlplane_api", "api", "which tables a source has"),
     "offset": Word("controlplane_api", "api", "a table's position in its source's log: show, set"),
     "table": Word("controlplane_api", "api", "one table: its columns, keys, sync, and how they have changed"),
+    "filter": Word("controlplane_api", "api", "which columns of a table leave its host: show, set"),
     "ledger": Word("controlplane_api", "api", "what became of a table's continuity, its gaps, and who ordered what"),
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),
     "lakes": Word("controlplane_api", "api", "lakes and their sinks"),
@@ -64,8 +65,26 @@ WORDS = {
     "verify": Word("controlplane_api", "api", "compare tables with the lake, without sending their rows"),
 }
 
-#: what people type first, and which word it is
-OTHER_WORDS = {"source": "sources", "tenant": "tenants"}
+#: what people type first, and what it is: its first word, or its first two, in place of which the command's are
+OTHER_WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("agent", "list"): ("agents",),
+    ("agents", "list"): ("agents",),
+    ("dumps",): ("dump", "list"),
+    ("lakes", "list"): ("lakes",),
+    ("source",): ("sources",),
+    ("source", "list"): ("sources",),
+    ("sources", "list"): ("sources",),
+    ("table", "list"): ("tables",),
+    ("tables", "list"): ("tables",),
+    ("tenant",): ("tenants",),
+    ("tenant", "list"): ("tenants",),
+    ("tenants", "list"): ("tenants",),
+    ("tokens",): ("token", "list"),
+    ("upgrades",): ("upgrade", "show"),
+    ("views",): ("view", "list"),
+}
+_HELP = ("", "-h", "--help", "help")
+_VERSION = ("version", "--version", "-V")
 
 
 def installed_words() -> dict[str, Word]:
@@ -74,19 +93,46 @@ def installed_words() -> dict[str, Word]:
     return {name: word for name, word in WORDS.items() if word.component in components}
 
 
+def meant(arguments: list[str]) -> list[str]:
+    """
+    >>> meant(["agent", "list", "--json"]), meant(["source", "show", "shop"]), meant(["agent", "run"])
+    (['agents', '--json'], ['sources', 'show', 'shop'], ['agent', 'run'])
+    """
+    for length in (2, 1):
+        typed = tuple(arguments[:length])
+        if typed in OTHER_WORDS:
+            return [*OTHER_WORDS[typed], *arguments[len(typed) :]]
+    return arguments
+
+
+def _unknown(wanted: str, words: dict[str, Word]) -> str:
+    """What to say of a first word that none of `words` is."""
+    from difflib import get_close_matches  # noqa: PLC0415  (which the agent's process has no need of)
+
+    if wanted in WORDS:
+        return f"{wanted} is not installed on this host; it comes with menura[{WORDS[wanted].extra}]"
+    shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in wanted[:40])
+    near = get_close_matches(wanted, words, 1)
+    meant = f" Did you mean menura {near[0]}?" if near else ""
+    return f"{shown!r} is no command.{meant} menura --help lists all of them."
+
+
 def main() -> int:
     """Run the command named by the first argument; returns its exit code."""
     components = {point.name: point for point in entry_points(GROUP)}
     words = installed_words()
-    arguments = sys.argv[1:]
-    arguments[:1] = [OTHER_WORDS.get(word, word) for word in arguments[:1]]
-    if not arguments or arguments[0] not in words:
-        wanted = arguments[0] if arguments else ""
-        asked_for_help = wanted in ("", "-h", "--help", "help")
+    arguments = meant(sys.argv[1:])
+    wanted = arguments[0] if arguments else ""
+    if wanted in _HELP:
         lines = [f"  {name:<11}{word.purpose}" for name, word in words.items()]
-        usage = "\n".join(("usage: menura WORD ..., and menura WORD --help", *lines))
-        print(usage, file=sys.stdout if asked_for_help else sys.stderr)
-        return 0 if asked_for_help else 2
+        print("\n".join(("usage: menura WORD ..., menura WORD --help, and menura --version", *lines)))
+        return 0
+    if wanted in _VERSION:
+        print(f"menura {version('menura')}")
+        return 0
+    if wanted not in words:
+        print(f"menura: {_unknown(wanted, words)}", file=sys.stderr)
+        return 2
     name, word = arguments[0], words[arguments[0]]
     sys.argv = [f"menura {name}", *arguments[1:]]
     # gRPC tells of each broken connection on standard error beside our log, which says the same in its own form

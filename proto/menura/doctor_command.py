@@ -8,7 +8,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from menura import output
 from menura.completion import of_parser
@@ -19,6 +20,8 @@ from menura.errors import MenuraError, printable
 EXIT_CODES = """exit codes: 0 all is well; 1 something is to be looked at, or could not be checked; 2 something is
 wrong that keeps data from coming or lets it be lost, or the command line is. Nothing is changed anywhere, but for an
 empty file that is put into landing and lake and removed again."""
+#: where the agent's packages have it; looked at where the command line names nothing
+PACKAGED_CONFIG = "/etc/menura/agent.yaml"
 _WORDS = {Result.OK: "ok", Result.WARNING: "warning", Result.FAILED: "FAILED", Result.UNKNOWN: "unknown"}
 _INDENT = " " * 9
 
@@ -32,7 +35,13 @@ def main() -> int:
         tuple(arguments.storage_option), tuple(arguments.listen),
     )  # fmt: skip
     if not any((asked.config, asked.database, asked.landing, asked.lake)):
-        parser.error("name what is to be looked at: --config, or --database, --landing and --lake")
+        if not Path(PACKAGED_CONFIG).is_file():
+            parser.error(
+                "name what is to be looked at: on a database's host --config FILE, on the receiving side "
+                f"--database URL, --landing URL and --lake URL. Without any of them it takes "
+                f"{PACKAGED_CONFIG}, which is not here"
+            )
+        asked = replace(asked, config=PACKAGED_CONFIG)
     try:
         findings = [finding for part in parts(asked) for finding in part(asked)]
     except ModuleNotFoundError as missing:

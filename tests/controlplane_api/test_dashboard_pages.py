@@ -39,7 +39,13 @@ from tests.stack import http_client, wait_for
 __all__ = ["chromium", "held", "kind", "page"]
 
 PICTURES = Path(__file__).parents[2] / "build/dashboard"
-LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "narrow": (390, "light")}
+LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "small": (1024, "light"), "narrow": (390, "light")}
+#: what a table's frame cuts off
+CUT_OFF = """
+    return [...document.querySelectorAll('.frame :is(a, button, input, td)')].filter((each) => each.checkVisibility())
+        .filter((each) => each.getBoundingClientRect().right > each.closest('.frame').getBoundingClientRect().right + 1)
+        .map((each) => `${each.ariaLabel || each.textContent} is cut off`)
+"""
 SHOP = "tenant=acme&source=shop"
 #: address and what it shows once it is filled
 PAGES = {
@@ -110,7 +116,8 @@ def test_pages_when_filled_then_nothing_bars_anybody_and_nothing_is_wider_than_t
             page.emulate(width, scheme)
             page.picture(PICTURES / f"{name}-{look}.png")
             wide = page.run("const {scrollWidth: is, clientWidth: may} = document.documentElement; return is - may")
-            found[f"{name} {look}"] = barriers(page) + ([f"{wide} px too wide"] if wide > 0 else [])
+            cut_off = page.run(CUT_OFF)
+            found[f"{name} {look}"] = barriers(page) + cut_off + ([f"{wide} px too wide"] if wide > 0 else [])
     assert {name: each for name, each in found.items() if each} == {}
 
 
@@ -168,6 +175,60 @@ def test_fleet_page_when_another_tenant_is_chosen_then_its_own_agent_is_revoked_
     with http_client(origin) as client:
         agents = [client.get(f"/api/v1/tenants/{tenant}/agents").json()["agents"] for tenant in ("acme", "globex")]
     assert [agent["revoked_at_us"] is not None for (agent,) in agents] == [False, True]
+
+
+def test_fleet_page_when_agents_are_looked_for_then_finds_them_by_name_host_and_state_and_counts_all(
+    page: Browser, registry: SqlRegistry
+) -> None:
+    facts.record_shop(registry)
+    for number in range(105):
+        name = f"edge-{number:03}"
+        registry.record_agent(
+            replace(facts.agent_seen(), agent=name, session=name, hostname=f"h{number}.example", sources=())
+        )
+    origin = page.run("return location.origin")
+    page.open(f"{origin}/fleet?tenant=acme")
+    page.wait_for_text("#agents-total", "of 106 connected")
+    assert page.text("#page") == "Page 1"
+    page.run("const t = document.querySelector('#text'); t.value = 'H104.EX'; t.dispatchEvent(new Event('input'))")
+    rows = "return [...document.querySelectorAll('#agents tr b')].map((each) => each.textContent)"
+    wait_for("the one of that host", lambda: page.run(rows) == ["edge-104"])
+    page.run("const t = document.querySelector('#text'); t.value = ''; t.dispatchEvent(new Event('input'))")
+    with http_client(origin) as client:
+        client.post("/api/v1/tenants/acme/agents/edge-007/revoke", json={}).raise_for_status()
+        states = {
+            state: len(client.get(f"/api/v1/tenants/acme/agents?state={state}&limit=1000").json()["agents"])
+            for state in ("connected", "not_connected", "revoked")
+        }
+        every = client.get("/api/v1/tenants/acme/agents?limit=1000").json()
+        assert client.get("/api/v1/tenants/acme/agents?state=gone").status_code == 422
+    assert (states["revoked"], sum(states.values()), every["total"]) == (1, 106, 106)
+    seen = [agent["connected"] and agent["revoked_at_us"] is None for agent in every["agents"]]
+    assert states["connected"] == every["connected"] == sum(seen)
+    choose(page, "which", "revoked")
+    wait_for("the one that is revoked", lambda: page.run(rows) == ["edge-007"])
+    page.run("const t = document.querySelector('#text'); t.value = 'agent'; t.dispatchEvent(new Event('input'))")
+    page.wait_for_text("#none", "No agent is so.")
+
+
+def test_page_when_there_is_none_of_its_address_then_a_browser_is_led_back_and_a_program_gets_a_problem(
+    page: Browser,
+) -> None:
+    origin = page.run("return location.origin")
+    page.emulate(*LOOKS["light"])
+    page.open(f"{origin}/sorces/shop")
+    assert "There is no such page" in page.text("main")
+    (told,) = page.complaints()
+    assert "404" in told
+    page.picture(PICTURES / "missing-light.png")
+    assert barriers(page) == []
+    page.click("#to-fleet")
+    page.wait_for_text("#agents-title", "Agents")
+    with http_client(origin) as client:
+        assert client.get("/sorces/shop").json()["code"] == "PATH_UNKNOWN"
+        browsers = {"accept": "text/html,*/*"}
+        assert client.get("/api/v1/sorces", headers=browsers).json()["code"] == "PATH_UNKNOWN"
+        assert client.get("/sorces/shop", headers=browsers).status_code == 404
 
 
 def test_fleet_page_when_a_configuration_is_not_met_then_what_is_asked_stands_beside_what_runs(

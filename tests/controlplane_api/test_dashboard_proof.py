@@ -57,6 +57,10 @@ def test_proof_page_when_tables_are_proven_and_not_then_shows_the_share_and_filt
     assert "rows differ <img" in page.text("#tables") and page.run("return window.hacked") is None
     page.run("const s = document.querySelector('#which'); s.value = 'unprovable'; s.dispatchEvent(new Event('change'))")
     page.wait_for_text("#none", "No table is so.")
+    page.run("const s = document.querySelector('#which'); s.value = ''; s.dispatchEvent(new Event('change'))")
+    page.run("const t = document.querySelector('#text'); t.value = 'OP.NOTE'; t.dispatchEvent(new Event('input'))")
+    names = "return [...document.querySelectorAll('#tables tr .name a')].map((each) => each.innerText)"
+    wait_for("the one of that name", lambda: page.run(names) == ["shop.notes"])
 
 
 def test_proof_page_when_a_table_is_looked_at_then_says_at_which_position_it_is_equal_and_which_rows_differ(

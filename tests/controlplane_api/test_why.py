@@ -208,7 +208,7 @@ def test_command_when_the_table_has_stopped_in_the_lake_then_that_comes_first_wi
     [
         (("shop.nowhere",), 2, "no source of the tenant has it"),
         (("a", "b.c", "d"), 2, "3 words"),
-        (("orders",), 2, "DATABASE.TABLE"),
+        (("nowhere",), 2, "no source has a table of this name"),
         (("shop", "shop.nowhere"), 25, "TABLE_UNKNOWN"),
     ],
 )

@@ -60,6 +60,12 @@ def served_files() -> Iterator[tuple[str, bytes, str]]:
             yield f"/{name}", content, media_type
 
 
+def missing_page() -> bytes:
+    """What a browser is shown at an address that nothing has."""
+    layout = Template((files(__name__) / "missing.html").read_text("utf-8"))
+    return layout.substitute(links=_links(None)).encode()
+
+
 def _with_pieces(main: str) -> str:
     """What several pages have is in files of its own: `<!-- NAME: WHAT -->` stands for NAME.html with $what."""
 
@@ -71,21 +77,26 @@ def _with_pieces(main: str) -> str:
 
 
 def _in_layout(layout: Template, page: Page, main: str) -> str:
-    links = (
-        f'    <a id="to-{each.name}" href="{each.path}"{_current(each, page)}>{each.title}</a>'
-        for each in PAGES
-        if not each.within
-    )
     return layout.substitute(
         title=page.title,
         name=page.name,
-        links="\n".join(links),
+        links=_links(page),
         source_choice="" if page.of_source else " hidden",
         main=main.rstrip(),
     )
 
 
-def _current(link: Page, page: Page) -> str:
+def _links(page: Page | None) -> str:
+    return "\n".join(
+        f'    <a id="to-{each.name}" href="{each.path}"{_current(each, page)}>{each.title}</a>'
+        for each in PAGES
+        if not each.within
+    )
+
+
+def _current(link: Page, page: Page | None) -> str:
+    if page is None:
+        return ""
     if link is page:
         return ' aria-current="page"'
     return ' aria-current="true"' if link.name == page.within else ""

@@ -1,8 +1,8 @@
 // Agents of a tenant, and the token that enrols a further one.
 
 import {
-  $, ago, ask, button, bytes, confirmed, count, drawRows, duration, element, instant, numberCell, ofTenant, openPage, pager, pill, place,
-  tell, tenantPath,
+  $, ago, ask, button, bytes, confirmed, count, drawRows, duration, element, filtering, instant, numberCell, ofTenant, openPage, pager, pill,
+  place, tell, tenantPath,
 } from "./shared.js";
 
 const PAGE_AGENTS = 100;
@@ -125,6 +125,7 @@ $("copy").addEventListener("click", async () => {
   await navigator.clipboard.writeText($("line").textContent);
   $("copy").textContent = "Copied";
 });
+filtering(pages, "which");
 $("enrolment-end").addEventListener("click", () => $("enrolment").close());
 $("enrolment").addEventListener("close", () => {
   token = null;
@@ -136,12 +137,15 @@ openPage({
   moved: () => pages.first(),
   read: async () => {
     await showToken();
-    return ask(`${tenantPath()}/agents?${new URLSearchParams({ limit: PAGE_AGENTS, cursor: pages.cursor() })}`);
+    const query = new URLSearchParams({ text: $("text").value, limit: PAGE_AGENTS, cursor: pages.cursor() });
+    if ($("which").value) query.append("state", $("which").value);
+    return ask(`${tenantPath()}/agents?${query}`);
   },
-  show: ({ agents, next_cursor: next }) => {
+  show: ({ agents, total, connected, next_cursor: next }) => {
     drawRows($("agents"), agents.map(rowOf));
-    $("agents-total").textContent = `${agents.filter((agent) => agent.connected).length} of ${agents.length} connected`;
+    $("agents-total").textContent = `${count(connected)} of ${count(total)} connected`;
     $("none").hidden = agents.length > 0;
+    $("none").textContent = total ? "No agent is so." : "No agent has called yet. Add one: it dials out to the gateway, and appears here by itself.";
     pages.show(next);
   },
 });

@@ -54,9 +54,12 @@ function makePlot({ id, least, words, series, steps }, data) {
   }, data, box);
 }
 
+/** Whether the library that draws them is installed. */
+export const canPlot = uPlot !== null;
+
 /** Draws a history, as the API tells it; null: there is none. */
 export function showPlots(history) {
-  $("plots").hidden = uPlot === null || history === null;
+  $("plots").hidden = !canPlot || history === null;
   if ($("plots").hidden || history === shown) return;
   const times = history.at_us.map((at) => at / 1e6);
   const data = [LAG, RATE].map(({ of }) => [times, ...of.map((name) => history[name])]);

@@ -2,8 +2,8 @@
 // verdicts come by server-sent events, and what runs and how old things are is asked for.
 
 import {
-  $, Refused, addressOf, ask, button, count, drawRows, duration, element, instant, numberCell, ofSource, openPage, pager, pill, place,
-  refresh, sourcePath, tableLink, tell,
+  $, Refused, addressOf, ask, button, count, drawRows, duration, element, filtering, instant, numberCell, ofSource, openPage, pager, pill,
+  place, refresh, sourcePath, tableLink, tell,
 } from "./shared.js";
 import { choosing } from "./orders.js";
 import { COVERAGE_WORDS } from "./table_proof.js";
@@ -102,7 +102,7 @@ function showTables(page) {
   chosen.drawBoxes();
   $("tables-title").textContent = `Tables of ${place.source}`;
   $("none").hidden = shown.length > 0;
-  $("none").textContent = NOTHING[$("which").value] ?? "No table is so.";
+  $("none").textContent = $("text").value ? "No table with this in its name is so." : NOTHING[$("which").value] ?? "No table is so.";
   pages.show(page.next_cursor);
 }
 
@@ -124,8 +124,7 @@ function forget() {
 }
 
 document.addEventListener("visibilitychange", follow);
-$("which").addEventListener("change", () => { pages.first(); refresh(); });
-$("filter").addEventListener("submit", (event) => event.preventDefault());
+filtering(pages, "which");
 $("choose-page").addEventListener("click", () => chosen.takeAll(shown.filter(isVerifiable)));
 $("schedule-week").addEventListener("click", (event) => tell(event.target, async () => {
   await ask(`${sourcePath()}/verification-schedule`, {}, "PUT");
@@ -143,7 +142,7 @@ openPage({
   moved: forget,
   read: async () => {
     if (!place.source) return null;
-    const query = new URLSearchParams({ limit: PAGE_TABLES, cursor: pages.cursor() });
+    const query = new URLSearchParams({ text: $("text").value, limit: PAGE_TABLES, cursor: pages.cursor() });
     for (const state of $("which").value.split(",").filter(Boolean)) query.append("coverage", state);
     return Promise.all(["coverage", "verification-schedule", `proofs?${query}`].map((each) => ask(`${sourcePath()}/${each}`)));
   },

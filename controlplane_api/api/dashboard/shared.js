@@ -13,7 +13,11 @@ export function element(name, className, ...children) {
 export const pill = (state, text = state.replace("_", " ")) => element("span", `pill ${state}`, text);
 export const count = (number) => (number === null ? "–" : number.toLocaleString("en"));
 export const tablesWord = (number) => `${count(number)} ${number === 1 ? "table" : "tables"}`;
-export const instant = (us) => (us === null ? "–" : new Date(us / 1000).toLocaleString());
+/** In the reader's own time, with its zone, so that nobody takes it for another one's. */
+const INSTANT = new Intl.DateTimeFormat([], {
+  year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short",
+});
+export const instant = (us) => (us === null ? "–" : INSTANT.format(us / 1000));
 
 export function duration(us) {
   if (us === null) return "–";
@@ -62,6 +66,7 @@ export class Refused extends Error {
 /** Nothing answers: it may again. */
 export class Unreachable extends Error {}
 
+const TYPING_MS = 200; // without a further letter, until a filter asks
 const READ_MS = 30_000; // until an answer is given up
 const COMMAND_MS = 300_000;
 
@@ -277,6 +282,18 @@ export function pager() {
       document.querySelector(".pages").hidden = cursors.length === 1 && following === null;
     },
   };
+}
+
+/** What is typed into the field of a filter asks anew, once nobody has typed for a moment; Enter sends nothing. */
+export function filtering(pages, ...choices) {
+  const anew = () => { pages.first(); refresh(); };
+  let typing = 0;
+  $("text").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(anew, TYPING_MS);
+  });
+  for (const id of choices) $(id).addEventListener("change", anew);
+  $("filter").addEventListener("submit", (event) => event.preventDefault());
 }
 
 /** Carries something out, and says in words what it has done, or why it was refused. */

@@ -4,11 +4,12 @@ import {
   $, addressOf, ago, ask, bytes, confirmed, count, duration, element, instant, ofSource, openPage, place, redraw, refresh, sourcePath,
   tablesWord, tell,
 } from "./shared.js";
-import { showPlots } from "./plots.js";
+import { canPlot, showPlots } from "./plots.js";
 import { sourceCard } from "./source_card.js";
 
 const BEGINNINGS = { dump: "from a dump of all rows", oldest: "from the oldest log", now: "from now" };
 const REMOVAL = "Tables that come later are not started by it any more. Those that it has started go on.";
+const NO_PLOTS = "There are no plots: uPlot, which draws them, is not installed beside the API. In a checkout .ci/setup uplot fetches it; packages of make dist have it.";
 const PLANNED = 8; // tables that a plan names
 const HISTORY_MS = 10_000; // between two points of it
 const SECTIONS = ["source-section", "history-section", "log-section", "rules-section"];
@@ -27,7 +28,8 @@ function showHistory(told) {
   showPlots(enough ? told : null);
   const each = `A point each ${duration(told.step_seconds * 1e6)}. How far behind what has landed is, is told as the most that it can be.`;
   const since = `The process that serves this page keeps it in memory, since ${instant(told.since_us)}: a restart of it begins anew.`;
-  $("history-words").textContent = enough ? `${each} ${since}`
+  if (!canPlot) $("history-words").textContent = NO_PLOTS;
+  else $("history-words").textContent = enough ? `${each} ${since}`
     : `The first points come within ${duration(2 * told.step_seconds * 1e6)}. ${since}`;
 }
 
@@ -52,7 +54,7 @@ function showLog(source) {
     ["Committed position", source.committed_position || "Nothing has landed yet."],
     ["Committed", source.committed_at_us === null ? "–" : `cut ${count(source.committed_cut)}, ${instant(source.committed_at_us)}`],
     ["Read up to", source.read_position || "–"],
-    ["End of the log", source.source_position || "–"],
+    ["End of the log, when asked last", source.source_position || "–"],
     ["Landed in all", `${count(source.rows)} rows of ${count(source.transactions)} transactions`],
   ];
   $("log").replaceChildren(...facts.map(([name, value]) => element("div", "", element("dt", "", name), element("dd", "", value))));

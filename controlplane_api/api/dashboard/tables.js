@@ -1,17 +1,15 @@
 // Tables of a source: searched, filtered and paged by the API; one is started and stopped at once, many after their plan.
 
 import {
-  $, ask, bytes, count, drawRows, duration, element, numberCell, openPage, pager, pill, place, redraw, refresh, sourcePath,
-  tableLink, tablesWord, tell,
+  $, ask, bytes, count, drawRows, duration, element, filtering, numberCell, openPage, pager, pill, place, redraw, sourcePath, tableLink,
+  tablesWord, tell,
 } from "./shared.js";
 import { choosing } from "./orders.js";
 import { sourceCard } from "./source_card.js";
 import { notesOf, proofLink, recoveryButtons, seenOf, syncButton } from "./table_parts.js";
 
-const TYPING_MS = 200;
 const PAGE_TABLES = 100;
 const MOST_OF_PAGE = 1000; // that the API gives at once
-
 const SPEED_MS = 4000; // between two looks that tell a speed
 
 let shown = []; // tables of this page
@@ -64,8 +62,8 @@ function lookAt(tables) {
 
 function rowOf(table, speed, stageProblem) {
   const isOfSource = table.problem !== null && table.problem.message === stageProblem;
-  const about = table.estimated_rows === null ? bytes(table.size_bytes)
-    : `${count(table.estimated_rows)} ${table.estimated_rows === 1 ? "row" : "rows"}, ${bytes(table.size_bytes)}`;
+  const [about, ...size] = table.estimated_rows === null ? [bytes(table.size_bytes)]
+    : [`${count(table.estimated_rows)} ${table.estimated_rows === 1 ? "row" : "rows"}`, element("span", "detail", bytes(table.size_bytes))];
   const rate = speed === null || table.state === "not_synced" ? "–" : count(Math.round(speed * 10) / 10);
   return {
     key: JSON.stringify([table.database, table.table]),
@@ -79,7 +77,7 @@ function rowOf(table, speed, stageProblem) {
       numberCell("Rows/s", rate),
       numberCell("Freshness", duration(table.freshness_us)),
       lakeCell(table),
-      numberCell("At the source", about),
+      numberCell("At the source", about, ...size),
       element("td", "command", recoveryButtons(table), syncButton(table)),
     ],
   };
@@ -92,18 +90,7 @@ function forget() {
   $("outcome").textContent = "";
 }
 
-function filter() {
-  pages.first();
-  refresh();
-}
-
-let typing = 0;
-$("text").addEventListener("input", () => {
-  clearTimeout(typing);
-  typing = setTimeout(filter, TYPING_MS);
-});
-$("state").addEventListener("change", filter);
-$("filter").addEventListener("submit", (event) => event.preventDefault());
+filtering(pages, "state");
 $("choose-page").addEventListener("click", () => chosen.takeAll(shown));
 $("choose-all").addEventListener("click", (event) => tell(event.target, chooseAll));
 

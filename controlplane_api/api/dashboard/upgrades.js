@@ -130,7 +130,8 @@ openPage({
     drawRows($("agents"), agents.map(agentRow));
     drawRows($("packages"), releases.map(packageRow));
     $("no-rollout").hidden = rollout !== null;
-    $("none").hidden = rollout === null || agents.length > 0;
+    $("none").hidden = agents.length > 0;
+    $("none").textContent = rollout ? "No agent of the rollout is so." : "A rollout lists its agents here, each with why it is where it is.";
     $("no-packages").hidden = releases.length > 0;
     pages.show(next);
   },

@@ -11,7 +11,7 @@ from controlplane_api import acceptance, continuity_ledger, quarantines
 from controlplane_api.api import history_queries, queries, source_queries, versions
 from controlplane_api.api.histories import Histories
 from controlplane_api.api.openapi import refusals
-from controlplane_api.api.pages import Cursor, Limit
+from controlplane_api.api.pages import Cursor, Limit, Text
 from controlplane_api.api.paths import ControlDatabase, CurrentCaller, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
 from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables
@@ -35,6 +35,7 @@ from controlplane_api.errors import (
     SourceNotQuarantined,
     SourceUnknown,
 )
+from controlplane_api.states import Presence
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
@@ -68,9 +69,17 @@ def get_fleet(tenant: TenantName, database: ControlDatabase) -> Fleet:
 
 
 @router.get("/tenants/{tenant}/agents")
-def get_agents(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Agents:
+def get_agents(
+    tenant: TenantName,
+    database: ControlDatabase,
+    text: Text = "",
+    state: Annotated[list[Presence] | None, Query()] = None,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Agents:
+    """One page in order of name. `text` is part of an agent's name or its host's; there may be several `state`."""
     with database.read() as connection:
-        return queries.agents(connection, tenant, cursor=cursor, limit=limit)
+        return queries.agents(connection, tenant, text=text, states=state or (), cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/sources")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from controlplane_api import continuity_ledger, recovery, rules, syncs
 from controlplane_api.api import queries, versions
 from controlplane_api.api.openapi import refusals
-from controlplane_api.api.pages import Cursor, Limit
+from controlplane_api.api.pages import Cursor, Limit, Text
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.api.requests import (
     FuturePattern,
@@ -77,7 +77,7 @@ def get_tables(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
-    text: Annotated[str, Query(max_length=512, pattern="^[^\\x00]*$")] = "",
+    text: Text = "",
     state: Annotated[list[State] | None, Query()] = None,
     synced: bool = False,
     cursor: Cursor = "",

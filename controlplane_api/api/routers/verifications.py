@@ -11,7 +11,7 @@ from controlplane_api import continuity_ledger, operations, repairs, verificatio
 from controlplane_api.api import proof_queries, queries, versions
 from controlplane_api.api.event_stream import STREAMED, EventStream, EventStreams, Following, LastEventId, followed
 from controlplane_api.api.openapi import refusals
-from controlplane_api.api.pages import Cursor, Limit
+from controlplane_api.api.pages import Cursor, Limit, Text
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.api.requests import RepairRequest, VerificationRequest
 from controlplane_api.api.routers.login import CurrentKnown
@@ -97,13 +97,16 @@ def get_proofs(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
+    text: Text = "",
     coverage: Which = (),
     cursor: Cursor = "",
     limit: Limit = 100,
 ) -> Proofs:
-    """Of each table that is synced whether the lake is equal to the source: at which position, and how long ago."""
+    """Of each table that is synced whether the lake is equal to the source: at which position, and how long ago.
+    `text` is part of DATABASE.TABLE.
+    """
     with database.read() as connection:
-        return proof_queries.proofs(connection, tenant, source, which=coverage, cursor=cursor, limit=limit)
+        return proof_queries.proofs(connection, tenant, source, text=text, which=coverage, cursor=cursor, limit=limit)
 
 
 @router.get("/sources/{source}/tables/{database}/{table}/proof", responses=OF_TABLE)

@@ -18,6 +18,7 @@ from controlplane_api.api.views.configurations import (
     FleetChange,
     FleetPlan,
     RefusedTableView,
+    TableFilterView,
 )
 from controlplane_api.api.views.dumps import (
     MAX_PER_SECOND,
@@ -243,6 +244,7 @@ __all__ = [
     "TableDetail",
     "TableEventView",
     "TableEvents",
+    "TableFilterView",
     "TableProof",
     "TableShown",
     "TableView",

@@ -14,6 +14,20 @@ class RefusedTableView(View):
     problem: ProblemView
 
 
+class TableFilterView(View):
+    """What of a table leaves its host by the configuration of its source; the host's own policy may keep back more."""
+
+    source: str
+    database: str
+    table: str
+    #: false: no row of it
+    leaves: bool
+    #: as its rule has them
+    ignored_columns: list[str]
+    #: each that is known, and whether its values leave
+    columns: dict[str, bool]
+
+
 class ConfigurationView(View):
     """How a source shall be configured, and beside it what its agent runs."""
 

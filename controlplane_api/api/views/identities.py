@@ -157,6 +157,9 @@ class Audit(View):
 
 class Agents(View):
     agents: list[AgentView]
+    #: how many the tenant has, on whichever page; of a list that is not in pages it says nothing
+    total: int | None = None
+    connected: int | None = None
     #: for the next page; null on the last
     next_cursor: str | None = None
 
