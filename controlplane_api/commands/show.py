@@ -280,7 +280,7 @@ def _events_table(found: Iterable[TableEventView]) -> Grid:
     columns = ["COMMITTED", "EVENT", "NUMBER", "STATEMENT", "POSITION"]
     table = Grid(*columns, right=["NUMBER"], folds=["STATEMENT"], gives_way=["POSITION", "NUMBER"])
     for event in found:
-        words = event.statement or event.dump
+        words = " ".join(event.statement.split()) or event.dump  # it may stand in many lines
         if event.unlogged_changes:
             words = f"{words} ({event.unlogged_changes})" if words else event.unlogged_changes
         table.add_row(

@@ -93,3 +93,12 @@ def test_doctor_when_nothing_is_named_then_looks_at_the_packages_agent_or_says_w
         assert refused.returncode == 2 and "on a database's host --config FILE" in refused.stderr
         (folder / "agent.yaml").write_text("no: agent\n")
         assert f"{folder}/agent.yaml" in menura("doctor", "--all").stderr
+
+
+def test_events_when_a_statement_stands_in_many_lines_then_are_told_in_one(
+    here: dict[str, str], registry: SqlRegistry
+) -> None:
+    ddl = replace(facts.event("orders", 2, "ALTERED"), statement="ALTER TABLE orders\n\tADD n INT,\n\tADD m INT")
+    landed = facts.cut(1, facts.file("orders", 1), start=[facts.started("orders", 1)], events=[ddl])
+    registry.apply_entry(facts.LANDING, facts.entry(1, landed))
+    assert "ALTER TABLE orders ADD n INT, ADD m INT" in menura("events", "shop", "shop.orders", **here).stdout
