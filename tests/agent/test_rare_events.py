@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -34,6 +35,7 @@ from agent.sources.mysql.stream.context import StreamContext
 from agent.sources.mysql.stream.prepared import PreparedFile
 from agent.sources.mysql.stream.prepared_log import PreparedLog
 from agent.table_positions import Stop, TablePositions
+from agent.unlogged import UnloggedChanges, UnloggedPolicy
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
 from tests.agent.test_replication import ITEMS, ORDERS, change, config, prepare, wait_equal
@@ -93,12 +95,11 @@ def anonymous(*, end: int) -> bytes:
     return event(binlog.ANONYMOUS_GTID_LOG_EVENT, bytes(25), end=end)
 
 
-def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
+def read(tmp_path: Path, *events: bytes, **settings: Any) -> tuple[Recorder, MenuraError]:
     """What the reader makes of a log, by file and offset, and the error that it ends with."""
     at = ServerConfig("127.0.0.1", "menura")
-    source = MysqlConfig(
-        name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, {}, identifiers=IDENTIFIERS)
-    )
+    every = Filter(Policy.ACCEPT, {}, identifiers=IDENTIFIERS)
+    source = MysqlConfig(name="shop", kind="mysql", client=at, binlog=at, filter=every, **settings)
     facts = Facts("mysql", "9.7.0", "uuid", has_gtids=False)
     decoder = BinlogDecoder(mariadb=False, checksum=False, next_gsn=1, next_transaction_id=1)
     table_positions = TablePositions({TABLE: BinlogPosition(None, "uuid", FIRST_LOG, 4)}, BinlogPosition())
@@ -244,17 +245,61 @@ def test_xa_when_nothing_was_changed_in_it_then_the_position_passes_it(tmp_path:
     assert (sink.position.offset, sink.stopped) == (700, [])
 
 
-def test_statement_when_it_is_logged_instead_of_rows_then_every_table_stops(tmp_path: Path) -> None:
+def test_statement_when_it_is_logged_instead_of_rows_then_every_table_stops_by_its_policy(tmp_path: Path) -> None:
     """A trigger of lines may have changed orders, and that isn't logged either."""
-    sink, _ = read(tmp_path, anonymous(end=200), query("INSERT INTO shop.lines VALUES (1)", end=300))
+    insert = (anonymous(end=200), query("INSERT INTO shop.lines VALUES (1)", end=300))
+    sink, _ = read(tmp_path, *insert, unlogged=UnloggedPolicy(UnloggedChanges.STOP))
     (stop,) = sink.stopped
     assert (stop.table, stop.error.code, stop.position.offset) == (TABLE, "TABLE_STATEMENT_LOGGED", 4)
     assert "trigger" in stop.error.found
 
 
 def test_statement_when_it_concerns_a_table_of_the_server_then_no_table_stops(tmp_path: Path) -> None:
-    sink, _ = read(tmp_path, anonymous(end=200), query("INSERT INTO mysql.heartbeat VALUES (1)", end=300))
+    stops = UnloggedPolicy(UnloggedChanges.STOP)
+    beat = query("INSERT INTO mysql.heartbeat VALUES (1)", end=300)
+    sink, _ = read(tmp_path, anonymous(end=200), beat, unlogged=stops)
     assert (sink.stopped, sink.position.offset) == ([], 300)
+
+
+@pytest.mark.parametrize(
+    ("statement", "stops"),
+    [
+        ("UPDATE percona.heartbeat SET ts = 1 WHERE server_id = 2", False),
+        ("REPLACE INTO `Percona`.`heartbeat` (ts) VALUES (NOW())", False),
+        ("INSERT INTO percona.heartbeat SELECT COUNT(*) FROM shop.orders", False),
+        ("DELETE FROM percona.heartbeat WHERE ts < 3", False),
+        ("UPDATE percona.heartbeat, shop.orders SET note = 1", True),
+        ("UPDATE percona.heartbeat JOIN shop.orders SET note = 1", True),
+        ("DELETE shop.orders FROM percona.heartbeat JOIN shop.orders", True),
+        ("DELETE FROM percona.heartbeat USING percona.heartbeat JOIN shop.orders", True),
+        ("UPDATE percona.other SET ts = 1", True),
+        ("UPDATE heartbeat SET ts = 1", True),  # of the database shop, where no such table is named
+        ("CALL percona.heartbeat()", True),
+        ("INSERT INTO percona.heartbeat VALUES ('", True),
+    ],
+)
+def test_statement_when_it_changes_a_table_that_is_named_as_harmless_then_no_other_table_minds(
+    statement: str, stops: bool, tmp_path: Path
+) -> None:
+    sink, _ = read(
+        tmp_path,
+        anonymous(end=200),
+        query(statement, end=300),
+        unlogged=UnloggedPolicy(UnloggedChanges.STOP),
+        harmless_statements=frozenset({("percona", "heartbeat")}),
+    )
+    assert bool(sink.stopped) == stops
+
+
+def test_statement_when_its_table_is_named_as_harmless_and_is_followed_then_that_table_minds(tmp_path: Path) -> None:
+    sink, _ = read(
+        tmp_path,
+        anonymous(end=200),
+        query("UPDATE shop.orders SET note = 1", end=300),
+        unlogged=UnloggedPolicy(UnloggedChanges.STOP),
+        harmless_statements=frozenset({TABLE}),
+    )
+    assert [stop.table for stop in sink.stopped] == [TABLE]
 
 
 def test_log_when_mariadb_keeps_it_encrypted_then_is_served_decrypted(tmp_path: Path) -> None:

@@ -285,11 +285,33 @@ def test_table_when_it_can_not_go_on_then_stops_alone(
         assert current_state(gateway, ITEMS) == kept
 
 
-def test_statement_when_it_is_logged_instead_of_rows_then_every_table_stops_before_it(
+def test_statement_when_it_is_logged_instead_of_rows_then_tables_go_on_and_are_read_again(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Each table is told once, however many statements there are, since one dump heals all of them."""
+    gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS, ITEMS)
+        update = "UPDATE shop.items SET note = 'y' WHERE id < 0"
+        database.run("SET SESSION binlog_format = 'STATEMENT'", *[update] * 200, "BEGIN", *[update] * 9, "ROLLBACK")
+        gateway.wait(lambda: len([event for event in gateway.events("shop") if event.unlogged_changes]) == 2)
+        change(database, rounds=1, table="items")
+        wait_equal(gateway, database, ORDERS, ITEMS)
+        told = [event for event in gateway.events("shop") if event.unlogged_changes]
+    assert sorted(event.table.table for event in told) == ["items", "orders"]
+    for event in told:
+        assert (event.kind, event.reread) == (changes_pb2.TableEvent.ROWS_UNLOGGED, True)
+        assert event.unlogged_changes.startswith("UPDATE was logged as a statement")
+    assert not any(cut.stopped for cut in gateway.source("shop").committed)
+
+
+def test_statement_when_it_is_logged_and_the_policy_is_to_stop_then_every_table_stops_before_it(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     gateway.sync("shop", ORDERS, ITEMS, oldest=True)
-    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+    stops = config(tmp_path, gateway, database, unlogged_changes="stop")
+    with running_agent(stops, tmp_path / "log"):
         change(database, rounds=1)
         wait_equal(gateway, database, ORDERS, ITEMS)
         kept = current_state(gateway, ORDERS)

@@ -62,6 +62,7 @@ MYSQL = {
     "client": "The server that describes tables and gives their rows; may be a replica.",
     "binlog": "The server whose log is read, if another one; keys as client's.",
     "server_id": "The agent's id as a replica. Default: derived from tenant, agent and source.",
+    "harmless_statements": "Tables, each DATABASE.TABLE: a statement in the log that changes one of these changes no other.",
 }
 POSTGRESQL = {
     "client": "The server that describes tables and gives their rows; may be a standby.",

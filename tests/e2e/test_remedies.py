@@ -124,7 +124,7 @@ def test_table_when_its_definition_can_not_be_known_then_its_remedy_brings_its_r
 
 def test_table_when_a_statement_was_logged_then_its_remedy_brings_its_rows(database: Server, running: Stack) -> None:
     source = f"statement-{database.flavor}"
-    with running.agent(source, {source: database}):
+    with running.agent(source, {source: database}, unlogged_changes="stop"):
         begun(running, source, database, "t")
         database.run("SET SESSION binlog_format = 'STATEMENT'", f"UPDATE {DATABASE}.t SET note = 'unseen' WHERE id < 9")
         message = failed(running, source, "t", "TABLE_STATEMENT_LOGGED")

@@ -67,6 +67,54 @@ def test_tables_when_their_rows_change_unlogged_are_re_read_beside_their_streams
 
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
+def test_tables_when_statements_are_logged_in_place_of_rows_are_re_read_and_harmless_ones_change_nothing(
+    flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    """A trigger changes one table, a temporary one has a session of format MIXED log its rows as statements."""
+    server, database, source = servers[flavor], f"stated_{flavor}", f"stated-{flavor}"
+    tables = ["orders", "audit", "beside"]
+    server.run(f"CREATE DATABASE {database}", f"CREATE DATABASE {database}_tools")
+    server.run(
+        *(f"CREATE TABLE {table} (id INT PRIMARY KEY, w VARCHAR(40))" for table in [*tables, "loaded"]),
+        "INSERT INTO loaded VALUES (1, 'one'), (2, 'two')",
+        "CREATE TRIGGER told AFTER UPDATE ON orders FOR EACH ROW REPLACE INTO audit VALUES (NEW.id, NEW.w)",
+        "INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "CREATE TABLE seen (id INT PRIMARY KEY, at DATETIME)",
+        f"CREATE TABLE {database}_tools.heartbeat (id INT PRIMARY KEY, at DATETIME)",
+        database=database,
+    )
+    harmless = [f"{database}_tools.heartbeat", f"{database}.seen"]
+    with running.agent(source, {source: server}, harmless_statements=harmless):
+        for table in tables:
+            running.start_sync(source, database, table, "dump")
+        wait_until_equal(running.lake, running.tenant, source, server, database, tables)
+        running.wait_until_streaming(source, database, *tables)
+        beat = "REPLACE INTO {}.{} VALUES (1, NOW())"
+        beats = [beat.format(f"{database}_tools", "heartbeat"), beat.format(database, "seen")]
+        server.run("SET SESSION binlog_format = 'STATEMENT'", *beats * 20, database=database)
+        server.run("INSERT INTO orders VALUES (9, 'as a row')", database=database)
+        wait_until_equal(running.lake, running.tenant, source, server, database, tables)
+        dumps = lambda: running.get(f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]  # noqa: E731
+        assert len(dumps()) == len(tables), "harmless statements have ordered none"
+        server.run(
+            "SET SESSION binlog_format = 'MIXED'",
+            "CREATE TEMPORARY TABLE waiting LIKE loaded",
+            "INSERT INTO waiting SELECT * FROM loaded",
+            database=database,
+        )
+        server.run(
+            "SET SESSION binlog_format = 'STATEMENT'",
+            "UPDATE orders SET w = CONCAT(w, ' later') WHERE id < 3",
+            "UPDATE orders SET w = CONCAT(w, ' again')",
+            database=database,
+        )
+        wait_until_equal(running.lake, running.tenant, source, server, database, tables)
+        running.wait_until_streaming(source, database, *tables)
+        events = running.get(f"{running.table_path(source, database, 'audit')}/events")["events"]
+        assert any("was logged as a statement" in event["unlogged_changes"] for event in events)
+
+
+@pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_table_when_it_gets_another_tables_files_is_re_read_beside_its_stream(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack
 ) -> None:

@@ -8,7 +8,8 @@ from agent.config_entries import TLS_FILES, Entry, Secret, address_of, host_of, 
 from agent.settings import SourceConfig
 
 DEFAULT_PORT = 3306
-KEYS = ("client", "binlog", "server_id")
+KEYS = ("client", "binlog", "server_id", "harmless_statements")
+MOST_HARMLESS = 100
 
 
 class TlsMode(StrEnum):
@@ -55,6 +56,8 @@ class MysqlConfig(SourceConfig):
     binlog: ServerConfig
     #: replica server id; 0: derived from (tenant, agent, source)
     server_id: int = 0
+    #: database and table, lower-cased: a logged statement that changes one of these by its name changes no other
+    harmless_statements: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def address(self) -> str:
@@ -75,7 +78,23 @@ def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) 
         client=client,
         binlog=binlog,
         server_id=server_id,
+        harmless_statements=_harmless(entries["harmless_statements"])
+        if "harmless_statements" in entries
+        else frozenset(),
     )
+
+
+def _harmless(entry: Entry) -> frozenset[tuple[str, str]]:
+    items = entry.items()
+    if len(items) > MOST_HARMLESS:
+        raise entry.error(f"{len(items)} tables", f"Name at most {MOST_HARMLESS}")
+    found = set()
+    for item in items:
+        database, dot, table = item.text().lower().partition(".")
+        if not (database and dot and table):
+            raise item.error("no DATABASE.TABLE", "Name tables as percona.heartbeat")
+        found.add((database, table))
+    return frozenset(found)
 
 
 def _server(entry: Entry, section: str = "client") -> ServerConfig:

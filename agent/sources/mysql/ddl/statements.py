@@ -23,6 +23,8 @@ _ROW_VERBS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
 _BEFORE_TARGET = _ROW_VERBS | {"INTO", "FROM", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE"}
 #: before parentheses, and no function
 _NO_CALLS = frozenset({"VALUES", "VALUE", "IN"})
+#: what may follow the table of a DELETE of that table alone
+_AFTER_DELETED = frozenset({"", "WHERE", "ORDER", "LIMIT", "RETURNING", ";"})
 #: words of a row change that may concern more than one table
 _OTHER_TABLES = frozenset({"SELECT", "JOIN", "USING", "TABLE"})
 #: of an ALTER TABLE: takes rows away or brings them in without row events
@@ -81,6 +83,8 @@ class StatementSummary:
     is_system_only: bool
     #: it was read to its end
     is_whole: bool
+    #: (database, name), lower-cased, of the one table that a row change names to be changed; None: more, or not known
+    target: tuple[str, str] | None = None
 
     def mentions(self, database: str, table: str) -> bool:
         """Whether the statement may concern that table."""
@@ -99,6 +103,8 @@ class StatementSummary:
 def read(statement: Statement, server: Server) -> StatementSummary:
     """What the statement is; never fails.
 
+    `target` leaves out what triggers, foreign keys, views and routines do.
+
     >>> server = Server(mariadb=False, version=(9, 7, 0))
     >>> read(Statement("/* app */ ALTER TABLE `a b` ADD c INT", "shop"), server).mentions("shop", "A B")
     True
@@ -108,6 +114,8 @@ def read(statement: Statement, server: Server) -> StatementSummary:
     True
     >>> read(Statement("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, f())", "shop"), server).is_system_only
     False
+    >>> read(Statement("REPLACE INTO `Percona`.`Checksums` SELECT COUNT(*) FROM shop.t", "shop"), server).target
+    ('percona', 'checksums')
     """
     found = (token for token in lex(statement.text, server, statement.sql_mode) if token.kind not in _SILENT)
     begin = next(found, END)
@@ -127,8 +135,9 @@ def read(statement: Statement, server: Server) -> StatementSummary:
     kind = _kind(first, second, words)
     is_system_only = kind is Kind.ROWS and _is_system_only(tokens)
     is_whole = all(token.kind is not TokenKind.BROKEN for token in tokens)
+    target = _target(tokens, statement.database) if kind is Kind.ROWS and is_whole else None
     return StatementSummary(
-        kind, f"{first} {second}".strip(), opens, statement.database, names, lowered, is_system_only, is_whole
+        kind, f"{first} {second}".strip(), opens, statement.database, names, lowered, is_system_only, is_whole, target
     )
 
 
@@ -156,6 +165,18 @@ def _is_system_only(tokens: list[Token]) -> bool:
         for token, after in pairwise(tokens[at + 3 :])
     )
     return not calls and not any(token.kind is TokenKind.BROKEN or token.word in _OTHER_TABLES for token in tokens)
+
+
+def _target(tokens: list[Token], default_database: str) -> tuple[str, str] | None:
+    verb = tokens[0].word if tokens else ""
+    named = list(dropwhile(lambda token: token.word in _BEFORE_TARGET, tokens))
+    if verb not in _ROW_VERBS or not named or named[0].kind not in _NAMES:
+        return None
+    is_qualified = len(named) > 2 and named[1].word == "." and named[2].kind in _NAMES
+    database, name = (named[0].text, named[2].text) if is_qualified else (default_database, named[0].text)
+    after = next((token.word for token in named[3 if is_qualified else 1 :]), "")
+    is_alone = {"UPDATE": after == "SET", "DELETE": after in _AFTER_DELETED}.get(verb, True)
+    return (database.lower(), name.lower()) if database and is_alone else None
 
 
 def _kind(first: str, second: str, words: list[str]) -> Kind:

@@ -127,7 +127,8 @@ class BinlogReader:
         gaps = DefinitionGaps(config, decoder, definitions, read, cuts)
         self._keys = FollowedKeys(context, planner.cascades, cuts)
         self._router = TableRouter(context, planner, gaps, self._keys, read, cuts)
-        self._unlogged = UnloggedRows(config, decoder, self._router, read, cuts)
+        self._unlogged = UnloggedRows(config, decoder, self._router, read, cuts, context.stale)
+        self._harmless = config.harmless_statements
         self._changes = SchemaChanges(context, planner, self._router, self._unlogged, gaps, self._keys, read, cuts)
         self._rollbacks = Rollbacks(decoder, read, self._router)
         self._xa = XaTransactions(context, self._router, self._unlogged, read)
@@ -206,6 +207,7 @@ class BinlogReader:
 
     def _end_cut(self, started: Sequence[changes_pb2.TableStarted] = ()) -> None:
         """Send what is pending and then the cut's end; the decoder stands between two transactions."""
+        self._unlogged.end_cut()
         self._keys.end_cut(self._unlogged)
         self._cuts.send_batches()
         self._read.publish()
@@ -293,7 +295,7 @@ class BinlogReader:
         summary = read_statement(statement, self._server)
         kind = Kind.ROWS if is_load else summary.kind
         if kind is Kind.ROWS:
-            self._rows_as_statement(summary)
+            self._rows_as_statement(summary, event)
         elif kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
             self._changes.statement(statement, summary)
         elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
@@ -317,17 +319,25 @@ class BinlogReader:
                 return
             self._event(between)
 
-    def _rows_as_statement(self, summary: StatementSummary) -> None:
+    def _rows_as_statement(self, summary: StatementSummary, event: Event) -> None:
         """Rows changed that are not in the log: in the tables that it names, and who knows where else.
 
         What its triggers, foreign keys, views and routines did isn't logged either, and what of them there was at the
-        time is not known: so every table stops. Only a statement about the server's own tables has none of these.
+        time is not known: so it may be any table. Only statements about the server's own tables, and those that
+        somebody has named in the configuration, have none of these. The tables are read again, or stop: by their
+        policy, and where each change of one that the statement names is logged so, since that never ends.
         """
         if summary.is_system_only:
             return
         verb, live = summary.first.partition(" ")[0], self._router.live_tables()
+        if summary.target in self._harmless:
+            live = [(database, name) for database, name in live if (database.lower(), name.lower()) == summary.target]
         precise = self._definitions.precise_tables(summary) if live else []
-        for table in live:
+        stops = [table for table in live if precise or not self._unlogged.may_stream_on(table)]
+        transaction = self._decoder.transaction_position or f"{self._read.file}:{event.log_pos}"
+        why = f"{verb} was logged as a statement, so which rows it changed, and of which tables, the log does not say"
+        self._unlogged.by_statement([table for table in live if table not in stops], why, transaction)
+        for table in stops:
             error = statement_logged(self._read.place(), table, verb, precise, is_named=summary.mentions(*table))
             self._router.stop_here(table, error)
 

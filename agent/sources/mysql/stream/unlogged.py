@@ -10,6 +10,7 @@ from collections.abc import Collection
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
+from agent.capture.stale_tables import StaleTables
 from agent.filter import Verdict
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import Change, Rows
@@ -28,7 +29,13 @@ class UnloggedRows:
     """Of one stream."""
 
     def __init__(
-        self, config: MysqlConfig, decoder: BinlogDecoder, router: TableRouter, read: ReadPosition, cuts: Cuts
+        self,
+        config: MysqlConfig,
+        decoder: BinlogDecoder,
+        router: TableRouter,
+        read: ReadPosition,
+        cuts: Cuts,
+        stale: StaleTables,
     ) -> None:
         self._policy = config.unlogged
         self._most_per_hour = config.dump.max_rereads_per_hour
@@ -36,6 +43,9 @@ class UnloggedRows:
         self._router = router
         self._read = read
         self._cuts = cuts
+        self._stale = stale
+        #: of statements since the last cut: why, and at which transaction
+        self._by_statement: dict[Table, tuple[str, str]] = {}
 
     def stops(self, table: Table, why: str) -> bool:
         """Whether the table's policy is to stop; then it has stopped. May raise `TableFailed`."""
@@ -50,6 +60,22 @@ class UnloggedRows:
         if self._policy.of(event.table.database, event.table.table) is UnloggedChanges.REREAD:
             event.reread = True
             event.most_rereads_per_hour = self._most_per_hour
+
+    def may_stream_on(self, table: Table) -> bool:
+        return self._policy.of(*table) is not UnloggedChanges.STOP
+
+    def by_statement(self, tables: Collection[Table], why: str, transaction: str) -> None:
+        """A statement may have changed rows of these; it is told with the cut, where no dump is to come anyway."""
+        for table in tables:
+            self._by_statement.setdefault(table, (why, transaction))
+
+    def end_cut(self) -> None:
+        """Tell what statements of the cut may have changed; between two transactions."""
+        pending, self._by_statement = self._by_statement, {}
+        if pending:
+            for table in self._router.live_tables():
+                if table in pending and not self._stale.waits(table):
+                    self.changed([table], *pending[table])
 
     def changed(self, tables: Collection[Table], why: str, transaction: str) -> None:
         """Rows of these tables changed, and their definitions did not: an event each, in order with the rows."""
