@@ -42,6 +42,14 @@ def test_load_when_file_is_good_then_holds_all_of_it(tmp_path: Path) -> None:
     assert source.filter.rules == {"orders": None, "customers": ("email",), "otherdb.t": None}
 
 
+def test_load_when_tables_of_harmless_statements_are_named_then_they_are_read_without_their_case(
+    tmp_path: Path,
+) -> None:
+    named = "harmless_statements: [Percona.heartbeat, percona.checksums]"
+    (source,) = load(write(tmp_path, GOOD.replace("server_id: 77", named))).sources
+    assert source.harmless_statements == {("percona", "heartbeat"), ("percona", "checksums")}
+
+
 @pytest.mark.parametrize(
     ("host", "tls", "mode"),
     [
@@ -108,6 +116,13 @@ def test_load_when_password_is_elsewhere_then_reads_it(tmp_path: Path, monkeypat
             ConfigError,
             "line 11: sources.shop.filter.orders is given twice",
         ),
+        (
+            "server_id: 77",
+            "harmless_statements: [heartbeat]",
+            ConfigError,
+            r"harmless_statements\[0\] is no DATABASE.TABLE",
+        ),
+        ("server_id: 77", "harmless_statements: a.b", ConfigError, "sources.shop.harmless_statements is not a list"),
         ("server_id: 77", "dump: {workers: 0}", ConfigError, "line 7: sources.shop.dump.workers is not a whole number"),
         ("server_id: 77", "dump: {threads: 4}", ConfigError, "line 7: sources.shop.dump.threads is not a known key"),
         ("server_id: 77", "dump: {windows: always}", ConfigError, "sources.shop.dump.windows is not a list"),

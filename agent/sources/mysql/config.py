@@ -87,12 +87,12 @@ def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) 
 def _harmless(entry: Entry) -> frozenset[tuple[str, str]]:
     items = entry.items()
     if len(items) > MOST_HARMLESS:
-        raise entry.error(f"{len(items)} tables", f"Name at most {MOST_HARMLESS}")
+        raise entry.error(f"has {len(items)} tables", f"Name at most {MOST_HARMLESS}")
     found = set()
     for item in items:
         database, dot, table = item.text().lower().partition(".")
         if not (database and dot and table):
-            raise item.error("no DATABASE.TABLE", "Name tables as percona.heartbeat")
+            raise item.error("is no DATABASE.TABLE", "Name tables as percona.heartbeat")
         found.add((database, table))
     return frozenset(found)
 
