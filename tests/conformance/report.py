@@ -74,7 +74,7 @@ log of this server held it. The last column says what it was shown with:
 - **real stream**: heartbeats, which a server sends while nothing is logged.
 - **by hand**: no server here writes it, for the reason given. One that was put together as the servers' sources lay it
   out was given to the agent's reader or decoder, with this result.
-- **holds no row**: read on behind it; what needs it, such as a logged statement, stops where it stands.
+- **holds no row**: read on behind it; what needs it, such as a logged statement, is dealt with where it stands.
 
 """
 _MESSAGES = """
