@@ -49,6 +49,8 @@ class StaleTables:
         started: Iterable[changes_pb2.TableStarted] = (),
     ) -> None:
         self._tables: dict[Table, _Stale] = {}
+        #: of which this stream has told that rows may be stale, and of no dump since
+        self._told: set[Table] = set()
         self._has_changed = False
         lacking = set(names(start.table for start in started if start.earlier_rows_missing))
         for sync in tables:
@@ -71,9 +73,21 @@ class StaleTables:
         stale = self._tables.get(table)
         return stale is not None and stale.lacks_rows and not stale.has_dump
 
+    def is_told(self, table: Table) -> bool:
+        """Whether this stream has told that its rows may be stale, so that a dump which begins now heals all of it.
+
+        Narrower than `waits`: what was known at the stream's start does not count, since a dump that was begun then and
+        goes on later brings rows of before.
+        """
+        return table in self._told
+
     def heard(self, event: changes_pb2.TableEvent) -> None:
         """The stream tells an event, in the order of their numbers."""
         table = (event.table.database, event.table.table)
+        if event.kind in (_Kind.DUMPED, _Kind.DUMP_STARTED) or event.removes_rows:
+            self._told.discard(table)
+        if event.unlogged_changes:
+            self._told.add(table)
         before = stale = self._tables.get(table, _Stale())
         if event.kind == _Kind.DUMPED:
             is_healed = event.removes_rows or stale.unlogged_gsn <= stale.dump_gsn

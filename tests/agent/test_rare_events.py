@@ -68,9 +68,12 @@ class Recorder:
     def __init__(self) -> None:
         self.position = BinlogPosition()
         self.stopped: list[Stop[Position]] = []
+        self.cuts: list[changes_pb2.CutEnd] = []
 
     def send_batch(self, batch: TableBatch, cut: int) -> None: ...
-    def send_cut(self, end: changes_pb2.CutEnd) -> None: ...
+    def send_cut(self, end: changes_pb2.CutEnd) -> None:
+        self.cuts.append(end)
+
     def received(self, size: int) -> None: ...
     def position_is(self, position: Position, commit_us: int) -> None:
         assert isinstance(position, BinlogPosition)
@@ -261,6 +264,33 @@ def test_statement_when_it_concerns_a_table_of_the_server_then_no_table_stops(tm
     assert (sink.stopped, sink.position.offset) == ([], 300)
 
 
+def test_statement_when_its_table_stops_later_then_the_table_was_told_before_it(tmp_path: Path) -> None:
+    """What is told after the stop is not told at all, and the table would go on behind the statement."""
+    sink, _ = read(
+        tmp_path,
+        anonymous(end=200),
+        query("UPDATE shop.lines SET v = 1", end=300),
+        anonymous(end=400),
+        query("CREATE TABLE shop.copies SELECT 1", end=500),
+    )
+    (told,) = [event for cut in sink.cuts for event in cut.events]
+    assert (told.table.table, told.reread) == ("orders", True)
+    assert told.unlogged_changes.startswith("UPDATE was logged as a statement")
+    (stop,) = sink.stopped
+    assert (stop.table, stop.position.offset) == (TABLE, 300)
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE shop.copies SELECT * FROM shop.lines", "CREATE OR REPLACE TABLE shop.orders SELECT 1"]
+)
+def test_statement_when_it_defines_a_table_and_its_rows_are_not_logged_then_every_table_stops(
+    statement: str, tmp_path: Path
+) -> None:
+    """By the default policy too: what its table looks like from now on, the statement does not say."""
+    sink, _ = read(tmp_path, anonymous(end=200), query(statement, end=300))
+    assert [(stop.table, stop.error.code) for stop in sink.stopped] == [(TABLE, "TABLE_STATEMENT_LOGGED")]
+
+
 @pytest.mark.parametrize(
     ("statement", "stops"),
     [
@@ -275,6 +305,9 @@ def test_statement_when_it_concerns_a_table_of_the_server_then_no_table_stops(tm
         ("UPDATE percona.other SET ts = 1", True),
         ("UPDATE heartbeat SET ts = 1", True),  # of the database shop, where no such table is named
         ("CALL percona.heartbeat()", True),
+        ("UPDATE quick heartbeat SET ts = 1", True),  # a table that is called so, and its alias
+        ("DELETE QUICK FROM percona.heartbeat", False),
+        ("DELETE FROM percona.heartbeat 'h' USING shop.orders", True),
         ("INSERT INTO percona.heartbeat VALUES ('", True),
     ],
 )
@@ -291,7 +324,7 @@ def test_statement_when_it_changes_a_table_that_is_named_as_harmless_then_no_oth
     assert bool(sink.stopped) == stops
 
 
-def test_statement_when_its_table_is_named_as_harmless_and_is_followed_then_that_table_minds(tmp_path: Path) -> None:
+def test_statement_when_its_table_is_named_as_harmless_and_is_followed_then_tables_mind(tmp_path: Path) -> None:
     sink, _ = read(
         tmp_path,
         anonymous(end=200),

@@ -67,7 +67,7 @@ the catalog finds, which the case waits for. The agent's user is a member of the
 _EVENTS = """
 ### Events
 
-What became of the cases above in whose log the event was: decoded, or why every one of them stopped. {not_there}: no
+What became of the cases above in whose log the event was: decoded, re-read, or why every one of them stopped. {not_there}: no
 log of this server held it. The last column says what it was shown with:
 
 - **real log**: what a server wrote and the agent read.

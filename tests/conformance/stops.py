@@ -23,8 +23,8 @@ _LIMIT = Stop(
 MYSQL_STOPS = (
     Stop(
         "TABLE_STATEMENT_LOGGED",
-        "A MariaDB logs each change of a table as a statement, since its versions count transactions; other tables of the"
-        " source may have changed with it.",
+        "A MariaDB logs each change of a table as a statement, since its versions count transactions; other tables of"
+        " the source may have changed with it.",
         "tests/e2e/test_remedies.py",
     ),
     Stop(

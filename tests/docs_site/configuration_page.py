@@ -62,7 +62,8 @@ MYSQL = {
     "client": "The server that describes tables and gives their rows; may be a replica.",
     "binlog": "The server whose log is read, if another one; keys as client's.",
     "server_id": "The agent's id as a replica. Default: derived from tenant, agent and source.",
-    "harmless_statements": "Tables, each DATABASE.TABLE: a statement in the log that changes one of these changes no other.",
+    "harmless_statements": "Tables, each DATABASE.TABLE: a statement in the log that names one to be changed"
+    " changes no other.",
 }
 POSTGRESQL = {
     "client": "The server that describes tables and gives their rows; may be a standby.",

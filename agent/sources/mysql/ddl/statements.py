@@ -18,13 +18,14 @@ _DEFINITION_WORDS = keywords(
     ALTER ANALYZE CACHE CHECK CREATE DROP FLUSH GRANT INSTALL OPTIMIZE RENAME REPAIR REVOKE SET TRUNCATE UNINSTALL
     """
 )
-_ROW_VERBS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
+#: of statements that change rows and nothing else
+ROW_VERBS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
 #: up to the table of a row change
-_BEFORE_TARGET = _ROW_VERBS | {"INTO", "FROM", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE"}
+_BEFORE_TARGET = ROW_VERBS | {"INTO", "FROM", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE"}
 #: before parentheses, and no function
 _NO_CALLS = frozenset({"VALUES", "VALUE", "IN"})
 #: what may follow the table of a DELETE of that table alone
-_AFTER_DELETED = frozenset({"", "WHERE", "ORDER", "LIMIT", "RETURNING", ";"})
+_AFTER_DELETED = frozenset({"WHERE", "ORDER", "LIMIT", "RETURNING", ";"})
 #: words of a row change that may concern more than one table
 _OTHER_TABLES = frozenset({"SELECT", "JOIN", "USING", "TABLE"})
 #: of an ALTER TABLE: takes rows away or brings them in without row events
@@ -169,20 +170,26 @@ def _is_system_only(tokens: list[Token]) -> bool:
 
 def _target(tokens: list[Token], default_database: str) -> tuple[str, str] | None:
     verb = tokens[0].word if tokens else ""
-    named = list(dropwhile(lambda token: token.word in _BEFORE_TARGET, tokens))
-    if verb not in _ROW_VERBS or not named or named[0].kind not in _NAMES:
+    between = _BEFORE_TARGET - {"QUICK"} if verb != "DELETE" else _BEFORE_TARGET  # a table may be called quick
+    named = list(dropwhile(lambda token: token.word in between, tokens))
+    if verb not in ROW_VERBS or not named or named[0].kind not in _NAMES:
+        return None
+    if verb == "DELETE" and tokens[len(tokens) - len(named) - 1].word != "FROM":
         return None
     is_qualified = len(named) > 2 and named[1].word == "." and named[2].kind in _NAMES
     database, name = (named[0].text, named[2].text) if is_qualified else (default_database, named[0].text)
-    after = next((token.word for token in named[3 if is_qualified else 1 :]), "")
-    is_alone = {"UPDATE": after == "SET", "DELETE": after in _AFTER_DELETED}.get(verb, True)
+    rest = named[3 if is_qualified else 1 :]
+    is_alone = {
+        "UPDATE": bool(rest) and rest[0].word == "SET",
+        "DELETE": not rest or rest[0].word in _AFTER_DELETED,
+    }.get(verb, True)
     return (database.lower(), name.lower()) if database and is_alone else None
 
 
 def _kind(first: str, second: str, words: list[str]) -> Kind:
     if first and first not in _DEFINITION_WORDS:
         return Kind.ROWS
-    if first == "ANALYZE" and not _ROW_VERBS.isdisjoint(words):  # MariaDB: runs it
+    if first == "ANALYZE" and not ROW_VERBS.isdisjoint(words):  # MariaDB: runs it
         return Kind.ROWS
     if first == "CREATE" and second == "TABLE" and "SELECT" in words and "TEMPORARY" not in words[:4]:
         return Kind.ROWS

@@ -20,7 +20,7 @@ from agent.capture.cuts import Cuts
 from agent.capture.starts import Starts
 from agent.errors import EventUnknown, EventUnreadable
 from agent.sources.mysql.ddl.session import statement_of
-from agent.sources.mysql.ddl.statements import Kind, StatementSummary
+from agent.sources.mysql.ddl.statements import ROW_VERBS, Kind, StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement
 from agent.sources.mysql.failures import (
     connection_lost,
@@ -50,6 +50,7 @@ from agent.sources.mysql.stream.schema_changes import SchemaChanges
 from agent.sources.mysql.stream.table_router import TableRouter
 from agent.sources.mysql.stream.unlogged import UnloggedRows
 from agent.sources.mysql.stream.xa import XaTransactions
+from agent.table_positions import Table
 
 log = logging.getLogger("menura.binlog")
 
@@ -127,7 +128,7 @@ class BinlogReader:
         gaps = DefinitionGaps(config, decoder, definitions, read, cuts)
         self._keys = FollowedKeys(context, planner.cascades, cuts)
         self._router = TableRouter(context, planner, gaps, self._keys, read, cuts)
-        self._unlogged = UnloggedRows(config, decoder, self._router, read, cuts, context.stale)
+        self._unlogged = UnloggedRows(config, decoder, self._router, read, cuts, context.table_positions)
         self._harmless = config.harmless_statements
         self._changes = SchemaChanges(context, planner, self._router, self._unlogged, gaps, self._keys, read, cuts)
         self._rollbacks = Rollbacks(decoder, read, self._router)
@@ -295,7 +296,7 @@ class BinlogReader:
         summary = read_statement(statement, self._server)
         kind = Kind.ROWS if is_load else summary.kind
         if kind is Kind.ROWS:
-            self._rows_as_statement(summary, event)
+            self._rows_as_statement(summary, event, is_load=is_load)
         elif kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
             self._changes.statement(statement, summary)
         elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
@@ -310,6 +311,8 @@ class BinlogReader:
             self._decoder.transaction_finished()
         if kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
             self._changes.settle()
+        if self._unlogged.has_pending:  # a table that stops later does so behind what is told of it
+            self._end_cut_now()
 
     def _commit_xa(self) -> None:
         """Go on with an XA transaction that is being committed, if there is one."""
@@ -319,24 +322,34 @@ class BinlogReader:
                 return
             self._event(between)
 
-    def _rows_as_statement(self, summary: StatementSummary, event: Event) -> None:
+    def _rows_as_statement(self, summary: StatementSummary, event: Event, *, is_load: bool) -> None:
         """Rows changed that are not in the log: in the tables that it names, and who knows where else.
 
         What its triggers, foreign keys, views and routines did isn't logged either, and what of them there was at the
         time is not known: so it may be any table. Only statements about the server's own tables, and those that
         somebody has named in the configuration, have none of these. The tables are read again, or stop: by their
-        policy, and where each change of one that the statement names is logged so, since that never ends.
+        policy; where each change of one that the statement names is logged so, since that never ends; and at a
+        statement that may define tables, too, as CREATE TABLE ... SELECT does.
         """
-        if summary.is_system_only:
+        live = [] if summary.is_system_only else self._router.live_tables()
+        if not live or (
+            summary.target in self._harmless and not any(_lowered(table) == summary.target for table in live)
+        ):
             return
-        verb, live = summary.first.partition(" ")[0], self._router.live_tables()
-        if summary.target in self._harmless:
-            live = [(database, name) for database, name in live if (database.lower(), name.lower()) == summary.target]
-        precise = self._definitions.precise_tables(summary) if live else []
-        stops = [table for table in live if precise or not self._unlogged.may_stream_on(table)]
-        transaction = self._decoder.transaction_position or f"{self._read.file}:{event.log_pos}"
-        why = f"{verb} was logged as a statement, so which rows it changed, and of which tables, the log does not say"
-        self._unlogged.by_statement([table for table in live if table not in stops], why, transaction)
+        may_stream_on = is_load or summary.first.partition(" ")[0] in ROW_VERBS
+        stops = [table for table in live if not may_stream_on or not self._unlogged.may_stream_on(table)]
+        goes_on = [table for table in live if table not in stops and not self._stale.is_told(table)]
+        if not stops and not goes_on:
+            return
+        verb = summary.first.partition(" ")[0]
+        precise = self._definitions.precise_tables(summary)
+        stops = live if precise else stops
+        if not precise:
+            transaction = self._decoder.transaction_position or f"{self._read.file}:{event.log_pos}"
+            why = (
+                f"{verb} was logged as a statement, so which rows it changed, and of which tables, the log does not say"
+            )
+            self._unlogged.by_statement(goes_on, why, transaction)
         for table in stops:
             error = statement_logged(self._read.place(), table, verb, precise, is_named=summary.mentions(*table))
             self._router.stop_here(table, error)
@@ -367,3 +380,8 @@ class BinlogReader:
         failed = self._router.failed(broken)
         place = self._read.place()
         raise failed or event_unreadable(place, broken.event_type, broken.log_pos, str(broken)) from broken
+
+
+def _lowered(table: Table) -> Table:
+    database, name = table
+    return database.lower(), name.lower()

@@ -10,15 +10,15 @@ from collections.abc import Collection
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
-from agent.capture.stale_tables import StaleTables
 from agent.filter import Verdict
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import Change, Rows
 from agent.sources.mysql.failures import rows_unlogged
 from agent.sources.mysql.native.decoder import BinlogDecoder
+from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.read_position import ReadPosition
 from agent.sources.mysql.stream.table_router import TableRouter
-from agent.table_positions import Table, name_message
+from agent.table_positions import Table, TablePositions, name_message
 from agent.unlogged import UnloggedChanges
 
 #: what a gateway takes
@@ -35,7 +35,7 @@ class UnloggedRows:
         router: TableRouter,
         read: ReadPosition,
         cuts: Cuts,
-        stale: StaleTables,
+        table_positions: TablePositions[BinlogPosition],
     ) -> None:
         self._policy = config.unlogged
         self._most_per_hour = config.dump.max_rereads_per_hour
@@ -43,8 +43,8 @@ class UnloggedRows:
         self._router = router
         self._read = read
         self._cuts = cuts
-        self._stale = stale
-        #: of statements since the last cut: why, and at which transaction
+        self._table_positions = table_positions
+        #: of the transaction that is being read: why, and which it is
         self._by_statement: dict[Table, tuple[str, str]] = {}
 
     def stops(self, table: Table, why: str) -> bool:
@@ -65,17 +65,20 @@ class UnloggedRows:
         return self._policy.of(*table) is not UnloggedChanges.STOP
 
     def by_statement(self, tables: Collection[Table], why: str, transaction: str) -> None:
-        """A statement may have changed rows of these; it is told with the cut, where no dump is to come anyway."""
+        """A statement of this transaction may have changed rows of these; told at its end, which ends the cut."""
         for table in tables:
             self._by_statement.setdefault(table, (why, transaction))
 
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._by_statement)
+
     def end_cut(self) -> None:
-        """Tell what statements of the cut may have changed; between two transactions."""
+        """Tell what a statement of the transaction that has just ended may have changed."""
         pending, self._by_statement = self._by_statement, {}
-        if pending:
-            for table in self._router.live_tables():
-                if table in pending and not self._stale.waits(table):
-                    self.changed([table], *pending[table])
+        for table, (why, transaction) in pending.items():
+            if self._table_positions.is_synced(table):
+                self.changed([table], why, transaction)
 
     def changed(self, tables: Collection[Table], why: str, transaction: str) -> None:
         """Rows of these tables changed, and their definitions did not: an event each, in order with the rows."""
