@@ -67,8 +67,8 @@ the catalog finds, which the case waits for. The agent's user is a member of the
 _EVENTS = """
 ### Events
 
-What became of the cases above in whose log the event was: decoded, re-read, or why every one of them stopped. {not_there}: no
-log of this server held it. The last column says what it was shown with:
+What became of the cases above in whose log the event was: decoded, re-read, or why every one of them stopped.
+{not_there}: no log of this server held it. The last column says what it was shown with:
 
 - **real log**: what a server wrote and the agent read.
 - **real stream**: heartbeats, which a server sends while nothing is logged.
