@@ -42,7 +42,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         uv = str(Path(shutil.which(arguments.uv) or arguments.uv).absolute())
-        wheels = {python: arguments.wheel or _wheel(python, uv, work) for python in pythons}
+        wheels = {python: arguments.wheel or build_wheel(python, uv, work) for python in pythons}
         for made in build(wheels, out, work, uv, arguments.nfpm, _version(), key):
             print(made)
     if key is None:
@@ -97,7 +97,7 @@ def _epoch() -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _wheel(python: str, uv: str, work: Path) -> Path:
+def build_wheel(python: str, uv: str, work: Path) -> Path:
     """Built from a copy of what git has: nothing that a checkout has built gets into it.
 
     Linked by the compiler alone: some Pythons would have it name their folder as one where libraries are (RUNPATH).

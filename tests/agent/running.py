@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,11 +50,16 @@ def agent(command: str, config: Path, *options: str) -> subprocess.CompletedProc
 
 
 @contextmanager
-def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subprocess.Popen[bytes]]:
-    """`menura agent run` in the background; told to stop it ends with 0 or a named code, unless the test killed it."""
+def running_agent(
+    config: Path, log: Path, *exit_codes: int, command: Sequence[str] = (*HANG_SHOWS_STACKS, "-m", "agent.cli")
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`menura agent run` in the background; told to stop it ends with 0 or a named code, unless the test killed it.
+
+    `command`: what stands for `menura agent`.
+    """
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [*HANG_SHOWS_STACKS, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
+            [*command, "run", "--config", str(config), "--log-level", "debug"],
             stdout=out,
             stderr=out,
             env=environment(),
