@@ -6,13 +6,14 @@ costs what changed, and stays one task. Comes in: the inputs, and the view at it
 with which each range is computed (`range_task`) on any machine that reaches the lake, and the end made of what they
 wrote (`division_end`). Stores are not filled meanwhile: the view's next turn makes them, on the machine that has it.
 
-Durable is, one after the other: a commit of the changelog that says that a division has begun; files in the folders of
-the view's tables that no version names; the one commit of the changelog that names them, with the version as of any
-turn; that of the current state, which puts its own files in place of all. Groups' states from each range are files too,
-which the end adds up. A kill before the changelog's commit leaves the view as it was, one after it a version whose
-current state the next turn completes, as of any turn. Files that it leaves have the division's number in their names,
-and each table says which number it has committed last, so that the next division removes the others. Its beginning has
-the end of one that somebody still computes fail, by Delta's `txn`: no file that is removed is named later.
+Durable is, one after the other: a commit of each of the view's tables that says that a division has begun; files in
+their folders that no version names; the one commit of the changelog that names them, with the version as of any turn;
+that of the current state, which puts its own files in place of all. Groups' states from each range are files too, which
+the end adds up. A kill before the changelog's commit leaves the view as it was, one after it a version whose current
+state the next turn completes, as of any turn. Files that it leaves have the division's number in their names, and each
+table says which number it has committed last, so that the next division removes the others. Its beginning has what
+somebody would still commit of an earlier one fail, in both tables, by Delta's `txn`: no file that is removed is named
+later.
 """
 
 import re
@@ -109,7 +110,7 @@ class Division:
     @property
     def current_transactions(self) -> list[tuple[str, int]]:
         """What its commit of the current state carries."""
-        return [(_COMMITTED, self.number)]
+        return [(_COMMITTED, self.number), (_BEGUN, self.begun)]
 
 
 def divide(
@@ -145,13 +146,13 @@ def _most_rows(rows: Rows) -> int:
 
 def _begin(table: ViewTable) -> tuple[int, int]:
     """The division's number, and how many have begun; what others of the number have left is removed."""
-    log = table.changelog
+    log, current = table.changelog, table.current
     assert log is not None
+    assert current is not None
     number, begun = ((log.transaction_version(name) or 0) + 1 for name in (_COMMITTED, _BEGUN))
-    commit_nothing(log, [(_BEGUN, begun)])  # from now on the end of another one of this number fails
-    for kind, delta in ((CHANGELOG, log), (CURRENT, table.current)):
-        committed = delta.transaction_version(_COMMITTED) or 0 if delta is not None else 0
-        remove_files(table.folder(kind), partial(_is_left, committed))
+    for kind, delta in ((CHANGELOG, log), (CURRENT, current)):
+        commit_nothing(delta, [(_BEGUN, begun)])  # from now on the commit of one that began before fails
+        remove_files(table.folder(kind), partial(_is_left, delta.transaction_version(_COMMITTED) or 0))
     return number, begun
 
 

@@ -172,7 +172,7 @@ def test_a_small_view_when_its_limit_is_higher_then_it_is_not_divided(tmp_path: 
 @pytest.mark.parametrize(
     ("module", "name", "calls"),
     [
-        (division, "commit_nothing", 1),
+        (division, "commit_nothing", 2),
         (division, "remove_files", 2),
         (FilesWriter, "end", 3),
         (uncommitted_files.pq, "write_table", 2),
@@ -230,6 +230,39 @@ def test_an_end_of_a_division_when_another_one_has_begun_since_then_it_fails_and
     assert old.isdisjoint(folder.rglob("divided-*"))
     with pytest.raises(DeltaError):
         division_end.end_division(*held[0])
+    world.sink = world.new_sink()
+    world.sink.turn()
+    world.check()
+    assert unnamed_files(world, "joined") == []
+
+
+def test_a_current_state_when_another_division_begins_after_the_changelogs_commit_then_no_removed_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MOST_CHANGES", 0)
+    world = Counted(tmp_path, 1, waiting=WAITS, dividing=OF_ANY_SIZE)
+    world.want(joined=joined)
+    world.step(40)
+    held: list[Any] = []
+
+    def stand(*arguments: Any) -> None:
+        held.append(arguments)
+        raise Killed
+
+    for module, name, act in ((ViewTable, "put_files", stand), (divided_views, "compute_range", None)):
+        world.land(empties=False)
+        world.apply()
+        with monkeypatch.context() as patch:
+            if act is not None:
+                patch.setattr(module, name, act)
+            else:
+                kill_at(patch, module, name, 1)
+            world.sink = world.new_sink()
+            with pytest.raises(Killed):
+                world.sink.turn()
+    table, *rest = held[0]
+    with pytest.raises(DeltaError):
+        table.put_files(*rest)
     world.sink = world.new_sink()
     world.sink.turn()
     world.check()
