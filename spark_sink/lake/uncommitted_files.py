@@ -110,6 +110,13 @@ def remove_files(folder: str, is_left: Callable[[str], bool]) -> None:
     store.delete([found.path for found in store.list("") if is_left(found.path)])
 
 
+def missing_files(folder: str, table: DeltaTable) -> list[str]:
+    """Files that the table names at its version, and its folder lacks. Raises OSError."""
+    named = pa.table(table.get_add_actions())["path"].to_pylist()
+    there = {found.path for found in open_storage(folder).list("")} if named else set()
+    return sorted(set(named) - there)
+
+
 def read_files(folder: str, files: Iterable[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows of files that no commit names. Raises OSError, ArrowException."""
     store = open_storage(folder)

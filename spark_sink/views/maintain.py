@@ -9,11 +9,16 @@ Changes are followed by the rows that they concern (`closure`), over which the v
 Where changes alone do not say what became of an input, where its text is another one, or where too many rows are
 concerned, all of it is computed, and what differs from the view's rows becomes its changes: so building, mending and
 following give the same rows by the same text.
+
+Where files that the view's own tables name are gone, whoever removed them, they are emptied and all of it is computed:
+that is looked at where a turn fails, and before one computes all. Readers fail until then, and see afterwards that the
+view was emptied.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from errno import ENOENT
 
 import pyarrow as pa
 from menura.views.definition import VIEW_DATABASE, VIEW_SOURCE, InputName, ViewCut, ViewDefinition
@@ -102,11 +107,28 @@ def follow(
     `stores`: where rows may be looked up; None: tables are scanned. Raises `ViewRefused`, `ViewStopped`; OSError,
     DeltaError where the storage fails.
     """
+    try:
+        return _follow(lake, work, waiting, stores, dividing, is_lost=False)
+    except Exception as failed:
+        found = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name)).lost_files()
+        if not found:
+            raise
+        name = f"{work.definition.tenant}/{work.definition.name}"
+        logger.warning(
+            "files of a view's tables are gone, it is computed anew view=%s files=%d first=%s error=%s",
+            *(name, len(found), found[0], type(failed).__name__),
+        )
+    return _follow(lake, work, waiting, stores, dividing, is_lost=True)
+
+
+def _follow(
+    lake: str, work: ViewWork, waiting: Waiting, stores: StoreSettings | None, dividing: Dividing, *, is_lost: bool
+) -> ViewVersion | Division:
     view = open_view(lake, work)
     table, inputs, plan = view.table, view.inputs, view.plan
     opened = table.versions
     sources = [cut.source for cut in work.cuts]
-    reached = table.reached(inputs, sources) if table.is_of(view.shape) else None
+    reached = table.reached(inputs, sources) if table.is_of(view.shape) and not is_lost else None
     if reached is None:
         table.begin(view.shape)
     else:
@@ -120,6 +142,9 @@ def follow(
     with engine() as sql, look_ups(sql, lake, name, plan, inputs, stores) as rows_by_key:
         turn = _Turn(view, rows_by_key)
         why = turn.differ(sql, reached if reached is not None and reached.digest == digest else None)
+        if why and table.lost_files():
+            raise FileNotFoundError(ENOENT, "files of the view's own tables are gone")
+        why = "files of its own tables were gone" if is_lost else why
         if why and (division := divide(plan, table, inputs, dividing, after, why, opened)) is not None:
             return division
         if why:

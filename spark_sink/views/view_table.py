@@ -43,7 +43,7 @@ from spark_sink.lake.delta_table import (
 )
 from spark_sink.lake.logged_changes import TRUNCATE
 from spark_sink.lake.tail import Rows, Waiting, merge_tail, read_tail, rows_of, tail_transactions
-from spark_sink.lake.uncommitted_files import DataFile, commit_files
+from spark_sink.lake.uncommitted_files import DataFile, commit_files, missing_files
 from spark_sink.landed.lake_schema import METADATA_TYPES
 from spark_sink.views.inputs import Mark
 from spark_sink.views.queries import KIND, NUMBER
@@ -135,6 +135,11 @@ class ViewTable:
         """Of changelog and current state; -1: there is none."""
         log, held = (-1 if delta is None else int(delta.version()) for delta in (self.changelog, self.current))
         return log, held
+
+    def lost_files(self) -> list[str]:
+        """Those that its tables name and their folders do not have. Raises OSError, DeltaError."""
+        held = [(kind, delta) for kind, delta in ((CHANGELOG, self.changelog), (CURRENT, self.current)) if delta]
+        return [f"{kind}/{name}" for kind, delta in held for name in missing_files(self._folders[kind], delta)]
 
     @property
     def merged_gsn(self) -> int:

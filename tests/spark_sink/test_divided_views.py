@@ -269,6 +269,26 @@ def test_a_current_state_when_another_division_begins_after_the_changelogs_commi
     assert unnamed_files(world, "joined") == []
 
 
+@pytest.mark.parametrize("dividing", [Dividing(), OF_ANY_SIZE], ids=["alone", "divided"])
+@pytest.mark.parametrize(("kind", "most_changes"), [("changelog", 0), ("current", 0), ("current", inputs.MOST_CHANGES)])
+def test_a_view_when_files_that_it_names_are_gone_then_it_is_computed_anew_by_itself(
+    kind: str, dividing: Dividing, most_changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MOST_CHANGES", most_changes)
+    world = Counted(tmp_path, 2, dividing=dividing)
+    world.want(joined=joined, by_name=by_name)
+    world.step(40)
+    for name in ("joined", "by_name"):
+        folder = Path(view_table_id("acme", name).folder(str(world.lake)), kind)
+        for path in DeltaTable(str(folder)).file_uris():
+            Path(path).unlink()
+    for _ in range(3):
+        world.land(empties=False)
+        world.apply()
+        world.sink.turn()
+    world.check()
+
+
 def test_a_range_when_its_view_can_not_be_computed_then_the_view_alone_stops_and_goes_on_once_it_can(
     tmp_path: Path,
 ) -> None:
