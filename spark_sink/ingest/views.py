@@ -123,6 +123,8 @@ class Views:
         self._is_due = False
         self._stopping = False
         self._thread: threading.Thread | None = None
+        #: held through a turn: two of one view at once would remove each other's files
+        self._turning = threading.Lock()
         self._file = file
         self._tell = tell
         self._keep = keep
@@ -149,7 +151,7 @@ class Views:
         self.wake()
 
     def stop(self, seconds: float, *, finish: bool) -> None:
-        """`finish`: after one more round, with all that is in the lake."""
+        """`finish`: after one more round, with all that is in the lake, however long the one in progress takes."""
         with self._moved:
             self._stopping = True
             self._moved.notify_all()
@@ -189,7 +191,11 @@ class Views:
         return any(_is_again(each, now_s) or _is_merge_due(each, now) for each in list(self._standings.values()))
 
     def turn(self) -> None:
-        """Give each view that can have one its next version."""
+        """Give each view that can have one its next version; one turn after the other, whoever asks."""
+        with self._turning:
+            self._turn()
+
+    def _turn(self) -> None:
         with self._moved:
             wanted = {(each.tenant, each.name): each for each in self._wanted or ()}
             is_told = self._wanted is not None

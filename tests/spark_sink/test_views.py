@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -12,12 +14,13 @@ from deltalake import DeltaTable
 from menura.change_batch import CHANGE_TYPE
 
 from spark_sink.export.feed import Feed
+from spark_sink.ingest.view_task import ViewOutcome
 from spark_sink.lake import tail
 from spark_sink.lake.tail import Waiting
 from spark_sink.reading import changelog, list_tables
 from spark_sink.reading_at import lake_at
 from spark_sink.views import closure, inputs, view_table
-from spark_sink.views.maintain import view_table_id
+from spark_sink.views.maintain import ViewWork, view_table_id
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Chunk, Event, Table, Values, insert, update
 from tests.spark_sink.view_model import ORDERS, PEOPLE, Named, World, texts
@@ -62,6 +65,34 @@ def test_a_view_of_groups_when_it_is_exported_then_it_has_its_own_columns_and_no
             for side in ("before", "after")
         ]
         assert {(*(row or columns), *columns) for row, columns in rows} == {("name", "n", "qty", "last") * 2}
+
+
+def test_a_turn_when_the_sink_ends_in_the_midst_of_another_one_then_it_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, met = threading.Semaphore(0), threading.Event()
+    runs: list[int] = []
+
+    def run(works: Sequence[ViewWork]) -> list[ViewOutcome]:
+        runs.append(len(works))
+        if len(runs) > 1:
+            met.set()
+        inside.release()
+        met.wait(1)  # a second turn at once would come in here
+        return real(works)  # type: ignore[no-any-return]
+
+    world = World(tmp_path, 1)
+    world.want(joined=joined)
+    world.land(30)
+    world.apply()
+    real = world.sink._run
+    monkeypatch.setattr(world.sink, "_run", run)
+    world.sink.start()
+    inside.acquire()
+    world.sink.stop(0, finish=True)
+    assert not met.is_set()
+    assert runs == [1]
+    world.check()
 
 
 @pytest.mark.history
