@@ -150,7 +150,7 @@ def may_wait(
         waited_us = now_us - tail.since_us
         if not 0 <= waited_us < waiting.seconds_of(table_bytes) * 1e6:  # a clock may go back
             return False
-        more_rows, more_bytes = _size(changelog, tail.merged.gsn)
+        more_rows, more_bytes = size_above(changelog, tail.merged.gsn)
         rows, size = rows + more_rows, size + more_bytes
     return rows <= waiting.most_rows and size <= waiting.most_bytes(table_bytes)
 
@@ -181,7 +181,7 @@ def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, curr
     return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6))
 
 
-def _size(changelog: DeltaTable, above_gsn: int) -> tuple[int, int]:
+def size_above(changelog: DeltaTable, above_gsn: int) -> tuple[int, int]:
     """At most how many rows and bytes the changelog has above a number."""
     rows, size = 0, 0
     for file in _files(changelog):

@@ -3,7 +3,8 @@
 Comes in: changes, and how far the view's inputs are. Goes out: one commit of the changelog, which carries as Delta's
 `txn` the version, the number, and of each input its number, state and versions: the vector of cuts. Then the current
 state. A kill between leaves a tail (`spark_sink.lake.tail`), which readers add and the next version merges; of a view
-that was never built, a changelog that the current state is copied from. Nothing else is kept: what is lost here is
+that was never built, a changelog that the current state is copied from. Where more changes wait than a MERGE has in
+memory, all rows are written anew (`current_rewrite`). Nothing else is kept: what is lost here is
 computed again.
 """
 
@@ -35,6 +36,7 @@ from spark_sink.lake.delta_table import (
     create_table,
     open_table,
     progress_transactions,
+    read_layout,
     read_progress,
     scan,
     schema_of,
@@ -45,6 +47,7 @@ from spark_sink.lake.logged_changes import TRUNCATE
 from spark_sink.lake.tail import Rows, Waiting, merge_tail, read_tail, rows_of, tail_transactions
 from spark_sink.lake.uncommitted_files import DataFile, commit_files, missing_files
 from spark_sink.landed.lake_schema import METADATA_TYPES
+from spark_sink.views.current_rewrite import is_large, rewrite_with
 from spark_sink.views.inputs import Mark
 from spark_sink.views.queries import KIND, NUMBER
 from spark_sink.work import CHANGELOG, CURRENT, TableId
@@ -261,8 +264,12 @@ class ViewTable:
         until_us = tail.since_us + int(waiting.seconds_of(size) * 1e6) if waiting.seconds else 0
         many = tail.gsn - held.gsn > waiting.most_rows or size <= waiting.small_bytes
         if many or not 0 <= now_us() - tail.since_us < until_us - tail.since_us:
-            merge_tail(self.table, self.current, self.changelog, tail)
-            compact_when_due(self.current)
+            if is_large(self.changelog, tail):
+                key = read_layout(self.current).key
+                rewrite_with(self.table, self.current, self.changelog, tail, key)
+            else:
+                merge_tail(self.table, self.current, self.changelog, tail)
+                compact_when_due(self.current)
             return 0
         return until_us
 

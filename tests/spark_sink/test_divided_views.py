@@ -24,7 +24,7 @@ from spark_sink.lake.key_bounds import bounded
 from spark_sink.lake.tail import Waiting
 from spark_sink.lake.uncommitted_files import FilesWriter
 from spark_sink.reading import changelog, current_state
-from spark_sink.views import division, division_end, inputs, view_table
+from spark_sink.views import current_rewrite, division, division_end, inputs, view_table
 from spark_sink.views.division import Dividing
 from spark_sink.views.key_ranges import SAMPLED_ROWS, KeyRange, choose_ranges
 from spark_sink.views.maintain import view_table_id
@@ -287,6 +287,45 @@ def test_a_view_when_files_that_it_names_are_gone_then_it_is_computed_anew_by_it
         world.apply()
         world.sink.turn()
     world.check()
+
+
+@pytest.mark.parametrize("has_other_columns", [False, True])
+def test_a_divided_turn_when_it_is_killed_before_the_current_state_has_it_then_its_changes_are_not_merged_at_once(
+    has_other_columns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MOST_CHANGES", 0)
+    world = Counted(tmp_path, 1, dividing=OF_ANY_SIZE)
+    world.want(joined=joined)
+    world.step(40)
+    if has_other_columns:
+        world.want(joined=lambda named: joined(named).replace("p.name", "p.name, o.day"))
+    world.land(empties=False)
+    world.apply()
+    with monkeypatch.context() as patch:
+        kill_at(patch, ViewTable, "put_files", 1)
+        with pytest.raises(Killed):
+            world.sink.turn()
+    monkeypatch.setattr(current_rewrite, "MOST_MERGED_ROWS", 0)
+    kill_at(monkeypatch, view_table, "merge_tail", 1)
+    world.sink = world.new_sink()
+    world.sink.turn()
+    world.check()
+
+
+@pytest.mark.history
+@pytest.mark.parametrize("seed", range(4))
+def test_views_when_their_changes_are_more_than_a_merge_takes_then_they_equal_their_texts(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(current_rewrite, "MOST_MERGED_ROWS", 0)
+    waits = WAITS if seed % 2 else AT_ONCE
+    world = counted(tmp_path, seed, Dividing(), waits)
+    for turn in range(5):
+        world.step(12 if turn else 40)
+        if turn == 3:  # what three versions have left is put at once
+            world.waiting = AT_ONCE
+            world.sink = world.new_sink()
+        world.check()
 
 
 def test_a_range_when_its_view_can_not_be_computed_then_the_view_alone_stops_and_goes_on_once_it_can(
