@@ -7,8 +7,11 @@ begins, but for one, which batches of tables have meanwhile; where no batch wait
 Nothing is kept here: durable is what the tasks wrote, and a kill between two jobs has the view's turn begin again.
 
 A job that ends without what its tasks came to, as where a worker of it was killed too often, is an outcome of its view.
+The first one is done again for each view alone, so that views with which it is not lost go on; a turn that was done
+already finds its version.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -19,11 +22,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink.errors import ViewTaskLost
+from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, done, outcome_of, view_task
 from spark_sink.views.division import Division
 from spark_sink.views.division_end import end_division
 from spark_sink.views.maintain import ViewVersion, ViewWork
 from spark_sink.views.range_task import Part, compute_range
+
+logger = logging.getLogger("menura.sink")
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -71,11 +77,22 @@ def spark_run(session: SparkSession, settings: ViewSettings, *, leaves_core: boo
 
 
 def run_views(settings: ViewSettings, tasks: Tasks, works: Sequence[ViewWork]) -> list[ViewOutcome]:
-    outcomes = tasks(view_task(settings), works)
+    outcomes = _turns(settings, tasks, works)
     return [
         _divided(settings, tasks, work, each.division) if each.division is not None else each
         for work, each in zip(works, outcomes, strict=True)
     ]
+
+
+def _turns(settings: ViewSettings, tasks: Tasks, works: Sequence[ViewWork]) -> list[ViewOutcome]:
+    """One job for all, or, where Spark gives that up, one for each, so that only those stop with which it is lost."""
+    try:
+        return tasks(view_task(settings), works)
+    except (PySparkException, Py4JJavaError) as lost:
+        if len(works) == 1:
+            return [_lost_outcome(works[0], lost)]
+        logger.warning("views are computed one by one, since their job was lost error=%s", condition(lost))
+    return [outcome for work in works for outcome in _turns(settings, tasks, [work])]
 
 
 def _divided(settings: ViewSettings, tasks: Tasks, work: ViewWork, division: Division) -> ViewOutcome:
@@ -88,8 +105,7 @@ def _divided(settings: ViewSettings, tasks: Tasks, work: ViewWork, division: Div
         parts = tuple(each for each in came if isinstance(each, Part))
         (outcome,) = tasks(_end_task(settings), [_End(work, division, parts)])
     except (PySparkException, Py4JJavaError) as lost:
-        failure = _lost(lost)
-        return ViewOutcome(work.definition.tenant, work.definition.name, None, failure.code, str(failure))
+        return _lost_outcome(work, lost)
     return outcome
 
 
@@ -123,12 +139,12 @@ def _ended(settings: ViewSettings, of: _End) -> ViewOutcome:
     return came if isinstance(came, ViewOutcome) else done(settings, of.work, came)
 
 
-def _lost(lost: PySparkException | Py4JJavaError) -> ViewTaskLost:
-    word = lost.getCondition() if isinstance(lost, PySparkException) else lost.java_exception.getClass().getName()
-    return ViewTaskLost(
-        "computing a view in several tasks",
-        f"Spark ended them ({word or type(lost).__name__}), as where a process is killed for lack of memory",
+def _lost_outcome(work: ViewWork, lost: PySparkException | Py4JJavaError) -> ViewOutcome:
+    failure = ViewTaskLost(
+        "computing a view",
+        f"Spark ended its tasks ({condition(lost)}), as where a process is killed for lack of memory",
         data="The view stays at its last version; tables and other views go on",
         remedy="It is tried again by itself, more and more slowly; if it fails again, give the sink's machines more"
         " memory, or fewer cores",
     )
+    return ViewOutcome(work.definition.tenant, work.definition.name, None, failure.code, str(failure))

@@ -222,9 +222,9 @@ class Views:
         self._tell(self.states())
 
     def _is_to_record(self, outcome: ViewOutcome, version: ViewVersion) -> bool:
-        """Also where it is the first turn since the start: a killed sink may not have recorded what it has made."""
+        """Also what a turn has made of which nothing came back: of a killed sink, or of a job that Spark lost."""
         held = self._standings.get((outcome.tenant, outcome.name))
-        return version.is_new or held is None or held.version is None
+        return version.is_new or held is None or held.version is None or held.version.version != version.version
 
     def _work(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork | None:
         """What the view's turn is given; None where it has none now."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from menura.change_batch import CHANGE_TYPE
+from pyspark.errors import PySparkException
 
 from spark_sink.export.feed import Feed
 from spark_sink.ingest.view_task import ViewOutcome
@@ -65,6 +67,41 @@ def test_a_view_of_groups_when_it_is_exported_then_it_has_its_own_columns_and_no
             for side in ("before", "after")
         ]
         assert {(*(row or columns), *columns) for row, columns in rows} == {("name", "n", "qty", "last") * 2}
+
+
+class Losing(World):
+    """Loses the job of some views, after the turns of all others in it."""
+
+    lost: tuple[str, ...] = ()
+
+    def tasks(self, task: Any, values: Any) -> Any:
+        named = {value: value.definition.name for value in values}
+        found = super().tasks(task, [value for value in values if named[value] not in self.lost])
+        if len(found) < len(values):
+            raise PySparkException("a worker was killed")
+        return found
+
+
+def test_views_when_spark_loses_the_job_of_one_then_it_alone_stops_and_the_others_versions_are_recorded(
+    tmp_path: Path,
+) -> None:
+    world = Losing(tmp_path, 1)
+    world.want(joined=joined, people=lambda named: f"SELECT p.id, p.name FROM {named('people')} p")
+    world.step(30)
+    for turn in range(2):
+        world.lost = ("joined",) if turn == 0 else ()
+        world.land(30, empties=False)
+        world.apply()
+        world.sink = world.sink if turn == 0 else world.new_sink()
+        world.sink.turn()
+        read = lake_at(str(world.lake), groups=[("acme", "~views")])
+        at = {each.table.table: each.changelog_version for each in read.tables}
+        folder = Path(view_table_id("acme", "people").folder(str(world.lake)), "changelog")
+        assert at["people"] == DeltaTable(str(folder)).version()
+        states = {state.name: (state.state, state.code) for state in world.sink.states()}
+        stands = ("stopped", "VIEW_TASK_LOST") if turn == 0 else ("following", "")
+        assert states == {"joined": stands, "people": ("following", "")}
+    world.check()
 
 
 def test_a_turn_when_the_sink_ends_in_the_midst_of_another_one_then_it_waits_for_that(
