@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
+from menura.stores.reasons import reason_of
+from menura.stores.store import StoreFailed
 from menura.views.expressions import quoted
 
 from spark_sink.errors import ViewNotComputed
@@ -30,26 +32,56 @@ class Engine:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
+        #: why rows that somebody has put could not be read
+        self._unread: Exception | None = None
 
     def put(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
-        """Know rows under this name; a reader can be read once."""
+        """Know rows under this name; a reader can be read once.
+
+        A reader that fails has the query that reads it fail likewise, but for Arrow's errors: an OSError.
+        """
+        if isinstance(rows, pa.RecordBatchReader):
+            rows = pa.RecordBatchReader.from_batches(rows.schema, self._noting(rows))
         self._connection.register(name, rows)
 
     def keep(self, name: str, query: str) -> None:
         """Know the result of a query under this name; it may be written to the scratch folder."""
-        with _computing():
+        with self._computing():
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {query}")
 
     def table(self, query: str) -> pa.Table:
-        """Raises `ViewNotComputed`."""
-        with _computing():
+        """Raises `ViewNotComputed`; OSError, DeltaError where rows can't be read."""
+        with self._computing():
             return plain(self._connection.sql(query).to_arrow_table())
 
     def reader(self, query: str) -> Iterator[pa.RecordBatch]:
         """The same, batch by batch."""
-        with _computing():
+        with self._computing():
             for batch in self._connection.sql(query).to_arrow_reader(65_536):
                 yield from plain(pa.Table.from_batches([batch])).to_batches()
+
+    def _noting(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """The engine's own error does not say which one it had."""
+        try:
+            yield from rows
+        except Exception as failed:
+            self._unread = failed
+            raise
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """An error's text may hold values: it stays here, but for its class."""
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as failed:
+            unread, self._unread = self._unread, None
+            if isinstance(unread, pa.ArrowException):  # delta-rs's scans say so of their store
+                raise StoreFailed(reason_of(unread), "reading rows") from unread
+            if unread is not None:
+                raise unread from failed
+            if not isinstance(failed, duckdb.Error):
+                raise
+            raise _not_computed(failed) from failed
 
     def number(self, query: str) -> int:
         return int(self.table(query).column(0)[0].as_py() or 0)
@@ -72,19 +104,14 @@ def engine(memory_bytes: int = MEMORY_BYTES) -> Iterator[Engine]:
             connection.close()
 
 
-@contextmanager
-def _computing() -> Iterator[None]:
-    """An error's text may hold values: it stays here, but for its class."""
-    try:
-        yield
-    except duckdb.Error as failed:
-        kind = type(failed).__name__
-        raise ViewNotComputed(
-            "computing a view's rows",
-            f"the engine says {kind}" + (": a value is beyond its type" if kind in _BEYOND else ""),
-            data="The view stays at its last version; tables and other views go on",
-            remedy="Change the view's text, e.g. cast to a wider type, or mend the row in its source",
-        ) from failed
+def _not_computed(failed: duckdb.Error) -> ViewNotComputed:
+    kind = type(failed).__name__
+    return ViewNotComputed(
+        "computing a view's rows",
+        f"the engine says {kind}" + (": a value is beyond its type" if kind in _BEYOND else ""),
+        data="The view stays at its last version; tables and other views go on",
+        remedy="Change the view's text, e.g. cast to a wider type, or mend the row in its source",
+    )
 
 
 _BEYOND = ("OutOfRangeException", "ConversionException")

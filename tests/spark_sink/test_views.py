@@ -23,9 +23,10 @@ from spark_sink.reading import changelog, list_tables
 from spark_sink.reading_at import lake_at
 from spark_sink.views import closure, inputs, view_table
 from spark_sink.views.maintain import ViewWork, view_table_id
+from spark_sink.work import TableId
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Chunk, Event, Table, Values, insert, update
-from tests.spark_sink.view_model import ORDERS, PEOPLE, Named, World, texts
+from tests.spark_sink.view_model import ORDERS, PEOPLE, Named, Text, World, texts
 
 WAITS = Waiting(3600, -1, part_of_table=1e9)
 AT_ONCE = Waiting(0)
@@ -67,6 +68,29 @@ def test_a_view_of_groups_when_it_is_exported_then_it_has_its_own_columns_and_no
             for side in ("before", "after")
         ]
         assert {(*(row or columns), *columns) for row, columns in rows} == {("name", "n", "qty", "last") * 2}
+
+
+@pytest.mark.parametrize(
+    "text", [joined, lambda named: f"SELECT o.qty, count(*) AS n FROM {named('orders')} o GROUP BY o.qty"]
+)
+def test_a_view_when_its_table_can_not_be_read_then_its_storage_failed_and_it_goes_on_once_it_can(
+    text: Text, tmp_path: Path
+) -> None:
+    world = World(tmp_path, 1, stores=False)
+    world.want(v=text)
+    world.land(30)
+    world.apply()
+    orders = TableId("acme", "shop", "app", "orders").folder(str(world.lake))
+    files = [Path(path) for path in DeltaTable(f"{orders}/current").file_uris()]
+    for path in files:
+        path.rename(path.with_suffix(".away"))
+    world.sink.turn()
+    assert [(state.state, state.code) for state in world.sink.states()] == [("stopped", "VIEW_STORAGE_FAILED")]
+    for path in files:
+        path.with_suffix(".away").rename(path)
+    world.sink = world.new_sink()
+    world.sink.turn()
+    world.check()
 
 
 class Losing(World):
