@@ -134,13 +134,13 @@ def test_a_turn_when_the_sink_ends_in_the_midst_of_another_one_then_it_waits_for
     inside, met = threading.Semaphore(0), threading.Event()
     runs: list[int] = []
 
-    def run(works: Sequence[ViewWork]) -> list[ViewOutcome]:
+    def run(works: Sequence[ViewWork]) -> Sequence[ViewOutcome]:
         runs.append(len(works))
         if len(runs) > 1:
             met.set()
         inside.release()
         met.wait(1)  # a second turn at once would come in here
-        return real(works)  # type: ignore[no-any-return]
+        return real(works)
 
     world = World(tmp_path, 1)
     world.want(joined=joined)
