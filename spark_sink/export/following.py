@@ -2,7 +2,8 @@
 
 Comes in: a consumer, the feed of its tables, where to begin. Goes out: the steps of the feed, one after the other. A
 step is durable at the consumer, with the position behind it, before the next one is read. A kill leaves the position
-before the step or behind it: the consumer says which, and the step comes again or does not.
+before the step or behind it: the consumer says which, and the step comes again or does not. A consumer that says
+another position after a failure (a backup's, none, that of another run) is followed from there.
 
 What fails (the consumer, a table that can't be read, the lake's store) comes again, behind a pause that doubles up to
 `LONGEST_PAUSE_SECONDS`, or stops the consumer: its policy says which. Two failures stop it under each policy: whoever
@@ -27,7 +28,7 @@ from spark_sink.errors import (
 )
 from spark_sink.export.feed import Feed, Source, Step
 from spark_sink.export.lake_access import store_failures, waiting
-from spark_sink.export.position import Position
+from spark_sink.export.position import BEGINNING, Position, is_same
 from spark_sink.work import TableId
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
@@ -138,13 +139,21 @@ class Follower(Generic[C]):
         return True
 
     def _begin(self) -> None:
-        """Also after a failure: what failed may be durable, whatever was raised."""
+        """Also after a failure: what failed may be durable, whatever was raised.
+
+        The consumer's word holds: a step that was made from elsewhere is made anew from there, since the consumer's
+        data may be a backup's, or gone, or another run has gone on.
+        """
         self._say(State.BEGINS)
         held = self.consumer.position()
-        if held is not None:
-            self.feed.position = held
-        if self.step is None or self.step.position == held:
-            self.step = self._first_step() if held is None else None
+        if self.step is not None and held is not None and is_same(held, self.step.position):
+            self.feed.position, self.step = self.step.position, None
+        elif not is_same(held, self.feed.position):
+            self.feed.position, self.step = held if held is not None else BEGINNING, None
+        elif held is not None and self.feed.position == BEGINNING:
+            self.feed.position = held  # which has cuts, and no table
+        if held is None and self.step is None and self.feed.position == BEGINNING:
+            self.step = self._first_step()
         self.is_begun = True
 
     def _first_step(self) -> Step | None:

@@ -60,6 +60,19 @@ class Position:
 BEGINNING = Position()
 
 
+def is_same(one: Position | None, other: Position | None) -> bool:
+    """By what each place keeps: Kafka keeps no cut of a source without tables, from which nothing is out.
+
+    >>> is_same(None, Position({("acme", "shop"): 7}))
+    True
+    """
+    tables, others = (found.tables if found is not None else {} for found in (one, other))
+    if tables != others or one is None or other is None:
+        return tables == others
+    sources = {(table.tenant, table.source) for table in tables}
+    return all(one.cuts[source] == other.cuts[source] for source in sources)
+
+
 def read_position(text: str, where: str) -> Position:
     """Of `Position.document` as JSON. Raises `ExportPositionInvalid`.
 

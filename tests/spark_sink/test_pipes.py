@@ -5,9 +5,13 @@ import logging
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +30,8 @@ from spark_sink.export import following
 from spark_sink.pipes import producers, standings
 from spark_sink.pipes.configuration import read_config
 from spark_sink.pipes.producers import consumer_of
+from spark_sink.pipes.running import prepare
+from spark_sink.plugins.plugin import Change
 from spark_sink.plugins.row_cache import RowCache
 from tests.spark_sink.landing import Table, Workload, delete, insert, update
 from tests.spark_sink.test_export import ID, ORDERS, Lake, held, lines, row
@@ -413,6 +419,63 @@ def test_a_status_when_its_file_is_damaged_then_it_says_so(
         said = capsys.readouterr().out.splitlines()
         assert "not running (unknown)" in said[1] and "never ran" in said[2]
         assert said[3].startswith("files: status.json can't be read: ")
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("then", "comes"),
+    [("a backup", [2, 3, 4]), ("no position", [1, 2, 3, 4]), ("another run", []), ("as it was", [3, 4])],
+)
+def test_a_target_when_it_has_another_position_after_a_failure_then_its_pipe_goes_on_from_there(
+    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, comes: list[int]
+) -> None:
+    write(held, tmp_path, CACHE.replace('"state"', '"beginning"'))
+    config = read_config(tmp_path / "pipes.toml")
+    cache, copy = tmp_path / "cache.sqlite", tmp_path / "copy.sqlite"
+    stop = threading.Event()
+    held.cut((ORDERS, [insert(**row(1))]))
+    pipe = prepare(config, config.pipes[0])
+    follower = pipe.follower
+    assert follower.turn(stop)
+    copied(cache, copy)
+    held.cut((ORDERS, [insert(**row(2))]))
+    assert follower.turn(stop) and not follower.turn(stop)
+    held.cut((ORDERS, [insert(**row(3))]))
+
+    def fails(self: RowCache, transaction: object) -> None:
+        raise OSError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowCache, "begin", fails)
+        assert follower.turn(stop) and follower.failures == 1 and follower.step is not None
+    held.cut((ORDERS, [insert(**row(4))]))
+    if then == "a backup":
+        copied(copy, cache)
+    elif then == "no position":
+        with closing(sqlite3.connect(cache)) as emptied, emptied:
+            emptied.execute("DELETE FROM rows")
+            emptied.execute("DELETE FROM position")
+    elif then == "another run":
+        other = prepare(replace(config, positions=tmp_path / "elsewhere"), config.pipes[0])
+        assert other.follower.turn(stop)
+        other.close()
+    real, told = RowCache.insert, list[int]()
+
+    def tells(self: RowCache, values: dict[str, int], change: Change) -> None:
+        told.append(values["id"])
+        real(self, values, change)
+
+    monkeypatch.setattr(RowCache, "insert", tells)
+    while follower.turn(stop):
+        pass
+    assert cached(cache, ORDERS) == held.rows(ORDERS)
+    assert told == comes
+    pipe.close()
+
+
+def copied(file: Path, to: Path) -> None:
+    with closing(sqlite3.connect(file)) as read, closing(sqlite3.connect(to)) as written:
+        read.backup(written)
 
 
 def test_errors_of_the_store_when_a_pipe_meets_one_then_its_policy_decides(
