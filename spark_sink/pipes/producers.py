@@ -126,7 +126,7 @@ def _kafka(config: PipeConfig, _folder: Path) -> Output:
 
 def _plugin(config: PipeConfig, folder: Path) -> Consumer:
     names = (config.name, _class_name(config.producer, config.name), (), config.begin, config.on_error)
-    return PipePlugin(config.name, load(PluginConfig(*names, config.options), with_references=True), folder)
+    return PipePlugin(config.name, load(PluginConfig(*names, config.options), of_pipe=True), folder)
 
 
 def _class_name(producer: str, pipe: str) -> str:

@@ -25,8 +25,9 @@ from menura.naming import is_identity
 
 from spark_sink.errors import PluginInvalid
 from spark_sink.export.following import BEGINNINGS, OnError
-from spark_sink.plugins.plugin import Plugin
-from spark_sink.plugins.secrets import resolved
+from spark_sink.plugins.delivery import OWN_FILES, where_raised
+from spark_sink.plugins.plugin import Plugin, PluginError
+from spark_sink.plugins.secrets import SecretMissing, resolved
 
 MAX_BYTES = 1 << 20
 _KEYS = {"lake", "positions", "plugin"}
@@ -64,26 +65,31 @@ def read_config(file: Path) -> PluginsConfig:
         raise _invalid(f"{file}: {reason}") from wrong
 
 
-def load(config: PluginConfig, *, with_references: bool = False) -> Plugin:
-    """`with_references`: values of options may say where they are (`spark_sink.plugins.secrets`).
+def load(config: PluginConfig, *, of_pipe: bool = False) -> Plugin:
+    """`of_pipe`: of a file of pipes, where values of options may say where they are (`spark_sink.plugins.secrets`).
 
-    Raises `PluginInvalid`.
+    Shows of what a class raises no text, which may have a secret in it, but of `PluginError`. Raises `PluginInvalid`.
     """
     module, _, name = config.class_name.partition(":")
     options = {"name": config.name} | dict(config.options)
+    refuse, kind = (_invalid_pipe, "pipe") if of_pipe else (_invalid, "plug-in")
+    at = f"{kind} {config.name}: {config.class_name}"
     try:
-        kind = getattr(importlib.import_module(module), name)
-        if with_references and not getattr(kind, "reads_references", False):
+        found = getattr(importlib.import_module(module), name)
+        if of_pipe and not getattr(found, "reads_references", False):
             options = {option: resolved(value) for option, value in options.items()}
-        found = kind(options)
+        made = found(options)
+    except (PluginError, SecretMissing) as wrong:
+        raise refuse(f"{at}: {wrong}", remedy="Correct the options in the file, or what they refer to") from wrong
     except Exception as failure:
-        raise _invalid(
-            f"plug-in {config.name}: {config.class_name}: {type(failure).__name__}: {failure}",
+        missing = f": there is no module {failure.name}" if isinstance(failure, ModuleNotFoundError) else ""
+        raise refuse(
+            f"{at}: {where_raised('making it', failure, (*OWN_FILES, __file__, str(importlib.__file__)))}{missing}",
             remedy="Install the module that has the class beside Menura, and give the class the options that it wants",
         ) from failure
-    if not isinstance(found, Plugin):
-        raise _invalid(f"plug-in {config.name}: {config.class_name} is no subclass of spark_sink.plugins.plugin.Plugin")
-    return found
+    if not isinstance(made, Plugin):
+        raise refuse(f"{at} is no subclass of spark_sink.plugins.plugin.Plugin")
+    return made
 
 
 def _config(found: dict[str, Any]) -> PluginsConfig:
@@ -132,3 +138,7 @@ def _text(found: dict[str, Any], key: str) -> str:
 
 def _invalid(problem: str, remedy: str = "Correct the file; the documentation of plug-ins shows one") -> PluginInvalid:
     return PluginInvalid("reading the plug-ins' file", problem, data="No plug-in was called", remedy=remedy)
+
+
+def _invalid_pipe(problem: str, remedy: str = "Correct the file; the page on exports shows one") -> PluginInvalid:
+    return PluginInvalid("reading the pipes' file", problem, data="No pipe was begun", remedy=remedy)

@@ -7,7 +7,7 @@ dump read at one position comes in another order each time, so no place in the m
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +113,7 @@ class Delivery:
         try:
             yield
         except Exception as failure:
-            words = f"{method}: {failure}" if isinstance(failure, PluginError) else _where(method, failure)
+            words = f"{method}: {failure}" if isinstance(failure, PluginError) else where_raised(method, failure)
             raise PluginFailed(
                 f"calling plug-in {self.name}",
                 words,
@@ -122,10 +122,10 @@ class Delivery:
             ) from failure
 
 
-def _where(method: str, failure: Exception) -> str:
-    """With the plug-in's own line."""
-    lines = (line for line in extract_tb(failure.__traceback__) if line.filename not in OWN_FILES)
-    place = next((f" at {Path(line.filename).name}:{line.lineno}" for line in lines), "")
+def where_raised(method: str, failure: Exception, own_files: Sequence[str] = OWN_FILES) -> str:
+    """With the plug-in's own line, and without the exception's text."""
+    lines = (line for line in extract_tb(failure.__traceback__) if line.filename not in own_files)
+    place = next((f" at {Path(line.filename).name}:{line.lineno}" for line in lines if line.filename[0] != "<"), "")
     return f"{method} raised {type(failure).__name__}{place}"
 
 

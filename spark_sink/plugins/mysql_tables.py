@@ -28,6 +28,7 @@ LOCK_SECONDS = 60
 SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OPTIONS = {"host", "port", "user", "password", "database", "ssl_ca", "tls", "name"}
+_NEEDED = {"host", "user", "password", "database"}
 _COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s"
 _TYPE = re.compile(r"[a-z][a-z ]{0,40}(\(\d{1,5}(, ?\d{1,5})?\))?( [a-z]{1,20}){0,3}", re.IGNORECASE)
 _LABELS = re.compile(r"(enum|set)\(('(?:[^']|'')*'(?:,'(?:[^']|'')*')*)\)", re.IGNORECASE)
@@ -40,6 +41,8 @@ class MySQLTables(TransactionalPlugin):
     def __init__(self, options: Mapping[str, str]) -> None:
         if unknown := set(options) - _OPTIONS:
             raise PluginError(f"{', '.join(sorted(unknown))}: no option; there are {', '.join(sorted(_OPTIONS))}")
+        if missing := _NEEDED - set(options):
+            raise PluginError(f"{', '.join(sorted(missing))}: missing")
         self._options = options
         self._password()
         self._is_local = options["host"] in _LOOPBACK

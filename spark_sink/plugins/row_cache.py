@@ -16,6 +16,8 @@ class RowCache(TransactionalPlugin):
     """Its option `file` names the SQLite file."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        if "file" not in options:
+            raise PluginError("the option file is missing, which names the SQLite file")
         self._held = sqlite3.connect(options["file"], isolation_level=None)
         self._held.execute(
             'CREATE TABLE IF NOT EXISTS rows ("table", key, row, PRIMARY KEY ("table", key)) WITHOUT ROWID'

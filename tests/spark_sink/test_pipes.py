@@ -360,6 +360,29 @@ def test_the_arguments_when_they_do_not_go_with_a_file_then_they_are_refused(
     assert problem in capsys.readouterr().err
 
 
+def test_a_class_when_it_can_not_be_made_then_the_error_shows_its_line_and_no_secret(
+    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "leaky_producer.py").write_text(
+        "from spark_sink.plugins.plugin import Plugin\n"
+        "class Leaky(Plugin):\n"
+        "    def __init__(self, options):\n"
+        "        raise ConnectionError(options['dsn'])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("LEAKY_DSN", "postgres://me:hunter2@db")
+    held.cut((ORDERS, [insert(**row(1))]))
+    leaky = CACHE.replace("row-cache", "leaky_producer:Leaky")
+    leaky = leaky.replace('file = "FOLDER/cache.sqlite"', 'dsn = "env:LEAKY_DSN"')
+    assert run(monkeypatch, write(held, tmp_path, leaky)) == PluginInvalid.exit_code
+    said = capsys.readouterr().err
+    assert "reading the pipes' file: pipe cache: leaky_producer:Leaky: making it raised ConnectionError at" in said
+    assert "leaky_producer.py:4" in said and "plug-in" not in said and "hunter2" not in said
+    monkeypatch.delenv("LEAKY_DSN")
+    assert run(monkeypatch, write(held, tmp_path, leaky)) == PluginInvalid.exit_code
+    assert "pipe cache: leaky_producer:Leaky: the environment variable LEAKY_DSN is not set" in capsys.readouterr().err
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of another distribution, with a producer by an entry point."""

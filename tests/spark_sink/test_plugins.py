@@ -335,7 +335,7 @@ def test_a_file_when_it_is_wrong_then_the_error_says_where(tmp_path: Path, text:
         ("nowhere:Class", "ModuleNotFoundError"),
         ("json:nothing", "AttributeError"),
         ("builtins:dict", "is no subclass"),
-        ("spark_sink.plugins.row_cache:RowCache", "KeyError: 'file'"),
+        ("spark_sink.plugins.row_cache:RowCache", "the option file is missing"),
     ],
 )
 def test_a_class_when_it_can_not_be_loaded_then_the_error_says_why(class_name: str, problem: str) -> None:
