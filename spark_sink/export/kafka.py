@@ -37,6 +37,7 @@ from spark_sink.errors import ExportOutputFailed, ExportTaken, SinkError, SinkSe
 from spark_sink.export.avro import AvroMessages
 from spark_sink.export.envelope import Envelope, JsonLines, Message, topic_of
 from spark_sink.export.feed import Step
+from spark_sink.export.kafka_settings import refused
 from spark_sink.export.outputs import Form
 from spark_sink.export.position import Position, TablePosition, read_position
 from spark_sink.export.registry import Registry
@@ -51,7 +52,8 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
 _REFUSALS = {
     KafkaError.MSG_SIZE_TOO_LARGE: (
         "the message, or the batch that it is in, is larger than may be",
-        "Give --kafka-option message.max.bytes=BYTES, and the topic as much as max.message.bytes",
+        "Give --kafka-option message.max.bytes=BYTES (of a pipe: in settings), and the topic as much as"
+        " max.message.bytes",
     ),
     KafkaError.INVALID_RECORD: (
         "the broker takes no such message; where the topic is compacted, none without a key",
@@ -77,6 +79,12 @@ class KafkaOutput:
     ) -> None:
         """`options`: librdkafka's, e.g. of TLS and login; `registry`: of schemas, for messages in Avro, else they are
         JSON. Raises `SinkSettingInvalid`."""
+        if taken := refused(options):
+            raise SinkSettingInvalid(
+                "reading the arguments",
+                f"options of Kafka: {', '.join(taken)}: the export sets this itself, so that each change is there once",
+                remedy="Leave it out; the export's name, and the brokers, have arguments of their own",
+            )
         self._form = form
         self._registry = registry
         self._name = name
@@ -92,10 +100,12 @@ class KafkaOutput:
         }
         try:
             self._producer = Producer({**own, **self._common})
-        except KafkaException as refused:
+        except KafkaException as wrong:
             raise SinkSettingInvalid(
-                "reading the arguments", f"an option of Kafka: {refused.args[0].str()}", remedy="Correct --kafka-option"
-            ) from refused
+                "reading the arguments",
+                f"an option of Kafka: {wrong.args[0].str()}",
+                remedy="Correct --kafka-option, or settings of a pipe",
+            ) from wrong
         own_limit = str(TRANSACTION_SECONDS * 1000)
         self._limit_seconds = int(options.get("transaction.timeout.ms", own_limit)) / 1000
         #: when a transaction began
@@ -175,8 +185,8 @@ class KafkaOutput:
                 self._producer.produce(topic, value, key, partition, on_delivery=delivered)
             except BufferError:  # as much waits as may
                 self._producer.poll(1)
-            except KafkaException as refused:
-                delivered(refused.args[0], None)
+            except KafkaException as failure:
+                delivered(failure.args[0], None)
                 raise
             else:
                 self._producer.poll(0)
@@ -262,8 +272,8 @@ class KafkaOutput:
                 f"{error.name()}: the step took {seconds:.0f} s, and brokers end a transaction after"
                 f" {self._limit_seconds:.0f} s",
                 data="The transaction is not committed, or whole; the next start reads which",
-                remedy="Give --kafka-option transaction.timeout.ms=MS, at most the brokers' transaction.max.timeout.ms,"
-                " or export fewer tables by one command",
+                remedy="Give --kafka-option transaction.timeout.ms=MS (of a pipe: in settings), at most the brokers'"
+                " transaction.max.timeout.ms, or export fewer tables by one command",
             )
         return (ExportTaken if error.code() in _TAKEN else ExportOutputFailed)(
             _DOING,

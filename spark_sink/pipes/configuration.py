@@ -32,6 +32,7 @@ from spark_sink.errors import SinkSettingInvalid
 from spark_sink.export.envelope import OPERATIONS
 from spark_sink.export.fields import Decimals, UnsignedBigints
 from spark_sink.export.following import BEGINNINGS, OnError
+from spark_sink.export.kafka_settings import refused
 from spark_sink.export.outputs import Form
 from spark_sink.pipes.selection import Selection, read_selection
 from spark_sink.plugins.secrets import wants_reference
@@ -216,6 +217,8 @@ def _options(found: object, producer: str, at: str) -> tuple[dict[str, str], dic
     settings = found.get("settings", {}) if producer == KAFKA else {}
     if not isinstance(settings, dict):
         raise _Wrong(f"{at}: options.settings is no table")
+    if own := refused(settings):
+        raise _Wrong(f"{at}: options.settings: {', '.join(own)}: the pipe sets this itself, as its promise rests on it")
     options = {name: value for name, value in found.items() if producer != KAFKA or name != "settings"}
     for place, values in (("options", options), ("options.settings", settings)):
         for name, value in values.items():

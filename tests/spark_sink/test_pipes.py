@@ -318,6 +318,8 @@ brokers = "127.0.0.1:1"
         (lambda text: text.replace('"kafka"', '"kafka"\nformat = "avro"'), "format avro wants options.registry"),
         (lambda text: text.replace("[pipe.options.s", 'registry = "http://x"\n[pipe.options.s'), "the other formats"),
         (lambda text: text.replace('"env:PIPE_PASSWORD"', '"file:FOLDER/pipes.toml"\n"x.y" = "1"'), '"x.y"'),
+        *((lambda text, own=own: text + f'"{own}" = "x"\n', f"pipe topics: options.settings: {own}: the pipe sets")
+          for own in ("transactional.id", "isolation.level", "group.id", "enable.partition.eof", "bootstrap.servers")),
     ],
 )  # fmt: skip
 def test_a_file_when_it_names_kafka_wrongly_then_the_error_says_where_and_shows_no_secret(
