@@ -25,7 +25,15 @@ from deltalake.exceptions import DeltaError
 from menura.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN
 from menura.instants import now_us
 
-from spark_sink.errors import ChangelogShortened, ExportPositionInvalid, SinkError, TableNotAtCut, TableNotInLake
+from spark_sink.errors import (
+    ChangelogShortened,
+    ExportPositionInvalid,
+    ExportSchemaRefused,
+    ExportValueRefused,
+    SinkError,
+    TableNotAtCut,
+    TableNotInLake,
+)
 from spark_sink.export.envelope import Envelope, Message
 from spark_sink.export.fields import FieldOf, field_of
 from spark_sink.export.late_rows import late_rows
@@ -159,10 +167,14 @@ class Feed:
         return self._step(self._of_changes)
 
     def state(self) -> Step | None:
-        """Each table's rows as they are, as those of a dump. Raises `SinkError` also where one table can't be read."""
+        """Each table's rows as they are, as those of a dump. Raises `SinkError` also where one table can't be read.
+
+        One that can't be given out in the wanted form is left out, as by `next`.
+        """
         step = self._step(self._of_state, whole=True)
-        if self.failed:
-            raise next(iter(self.failed.values()))
+        unread = [why for why in self.failed.values() if not isinstance(why, ExportSchemaRefused | ExportValueRefused)]
+        if unread:
+            raise unread[0]
         return step
 
     def at_cut(self, cut: int | None, *, whole: bool = True) -> Position:

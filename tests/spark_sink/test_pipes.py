@@ -153,13 +153,14 @@ def test_a_pipe_when_it_is_to_stop_at_a_failure_then_others_go_on_and_the_exit_c
     assert [key["id"] for key, _ in lines(tmp_path / "taken")] == [1]
 
 
+@pytest.mark.parametrize("begin", ["beginning", "state"])
 def test_a_pipe_when_a_table_can_not_be_written_in_its_form_then_the_table_is_left_out_and_the_status_names_it(
-    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], begin: str
 ) -> None:
     collide = Table("collide", {"id": ORDERS.columns["id"], "a b": ORDERS.columns["note"],
                                 "a?b": ORDERS.columns["note"]})  # fmt: skip
     held.cut((ORDERS, [insert(**row(1))]), (collide, [insert(id=1)]))
-    file = write(held, tmp_path, FILES, 'format = "avro"\n')
+    file = write(held, tmp_path, FILES, f'format = "avro"\nfrom = "{begin}"\non_error = "stop"\n')
     assert run(monkeypatch, file) == ExportSchemaRefused.exit_code
     assert run(monkeypatch, file, "--status") == 0
     said = capsys.readouterr().out
