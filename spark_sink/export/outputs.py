@@ -31,6 +31,8 @@ from spark_sink.export.position import MAX_BYTES, Position, read_position
 from spark_sink.reading_at import folder_path
 
 POSITION_FILE = "position.json"
+#: beside the position: the producer that it is of, where other producers may get the same place
+OWNER = "producer"
 #: a file of its own, since NFS locks no folders; no tenant has a name with a point
 LOCK_FILE = "position.lock"
 #: of a step's files, at once
@@ -105,17 +107,29 @@ class Output(Writes, Protocol):
 
 
 class FolderOutput:
-    def __init__(self, folder: Path, form: Form, entries: Callable[[Form], Entries] = JsonEntries) -> None:
+    def __init__(
+        self, folder: Path, form: Form, entries: Callable[[Form], Entries] = JsonEntries, owner: str | None = None
+    ) -> None:
+        """`owner`: whose position it is, which stands with it; that of another owner is refused."""
         self._folder = folder
+        self._owner = owner
         self._form = form
         self._entries = entries
         #: lets go of the folder; None: it is not taken yet
         self._lets_go: Callable[[], object] | None = None
 
     def position(self) -> Position | None:
+        """Raises `SinkError`, and has let go of the folder then."""
+        try:
+            return self._position()
+        except BaseException:
+            self.close()
+            raise
+
+    def _position(self) -> Position | None:
         with _writing(self._folder):
             self._take()
-            held = _read(self._folder / POSITION_FILE)
+            held = _read(self._folder / POSITION_FILE, self._owner)
             if held is not None:
                 # One that is gone has its name, and may be taken away.
                 self._give_names([name for name in held[1] if (self._folder / (name + _DRAFT)).exists()])
@@ -132,7 +146,8 @@ class FolderOutput:
             with _writing(self._folder):
                 drafts.sync()
                 names = sorted(drafts.names)
-                replace_document(self._folder / POSITION_FILE, step.position.document() | {"files": names})
+                document = step.position.document() | {"files": names} | _of(self._owner)
+                replace_document(self._folder / POSITION_FILE, document)
                 self._give_names(names)
 
     def close(self) -> None:
@@ -222,7 +237,9 @@ class _Drafts:
 
 
 class StreamOutput:
-    def __init__(self, stream: TextIO, form: Form, position_file: Path | None = None) -> None:
+    def __init__(self, stream: TextIO, form: Form, position_file: Path | None = None, owner: str | None = None) -> None:
+        """`owner`: as of `FolderOutput`."""
+        self._owner = owner
         self._stream = stream
         self._form = form
         self._position_file = position_file
@@ -231,7 +248,7 @@ class StreamOutput:
         if self._position_file is None:
             return None
         with _writing(self._position_file):
-            held = _read(self._position_file)
+            held = _read(self._position_file, self._owner)
         return held[0] if held is not None else None
 
     def write(self, step: Step) -> None:
@@ -244,7 +261,7 @@ class StreamOutput:
         with _writing(where):
             self._stream.flush()
             if self._position_file is not None:
-                replace_document(self._position_file, step.position.document())
+                replace_document(self._position_file, step.position.document() | _of(self._owner))
 
 
 def standard_output() -> TextIO:
@@ -253,14 +270,28 @@ def standard_output() -> TextIO:
     return sys.stdout
 
 
-def _read(path: Path) -> tuple[Position, list[str]] | None:
+def _of(owner: str | None) -> dict[str, str]:
+    return {OWNER: owner} if owner is not None else {}
+
+
+def _read(path: Path, owner: str | None) -> tuple[Position, list[str]] | None:
     """The position, and which files go with it. Raises `ExportPositionInvalid`."""
     if not path.exists():
         return None
     with path.open("rb") as file:
         text = file.read(MAX_BYTES).decode(errors="replace")
     position = read_position(text, str(path))
-    names = json.loads(text).get("files", [])
+    document = json.loads(text)
+    if (other := document.get(OWNER)) is not None and other != owner:
+        raise ExportPositionInvalid(
+            "reading an export's position",
+            f"{path} has the position of the producer {str(other)[:200]!r}, and this is {owner or 'another export'}:"
+            " what that one has written, this one has not",
+            data="Nothing was written, and the position stays as it is",
+            remedy="Give the new producer another name, under which it begins anew; or, if it is the former one that"
+            f" was renamed, stop it and write the new name for {OWNER!r} there",
+        )
+    names = document.get("files", [])
     if not isinstance(names, list) or not all(map(_is_name, names)):
         raise ExportPositionInvalid(
             "reading an export's position",

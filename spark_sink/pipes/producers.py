@@ -2,8 +2,8 @@
 
 Comes in: a pipe's configuration, the folder that keeps its position. Goes out: a consumer. The folder is this run's
 from here on. Durable: of files and Kafka the position stands with what was written, of standard output in the folder,
-of a class as `spark_sink.plugins.running` says. After a failure an output is made anew, with its secrets as they are
-then, and asked for its position.
+of a class as `spark_sink.plugins.running` says. In the folder it stands with the producer, and another one is refused.
+After a failure an output is made anew, with its secrets as they are then, and asked for its position.
 
 A class has a name in the group of entry points `menura.producers`, which other packages may add to, or is MODULE:CLASS.
 """
@@ -43,12 +43,12 @@ OWN = "menura"
 class OutputConsumer:
     """An output of messages."""
 
-    def __init__(self, name: str, folder: Path, make: Callable[[], Output]) -> None:
+    def __init__(self, name: str, producer: str, folder: Path, make: Callable[[], Output]) -> None:
         """Raises `SinkError`."""
         self._name = name
         self._make = make
-        self._folder = FolderOutput(folder, Form())
-        self._folder.position()  # which takes it
+        self._folder = FolderOutput(folder, Form(), owner=producer)
+        self._folder.position()  # which takes it, and refuses another producer's
         self._output = make()
         self._is_new = True
 
@@ -92,12 +92,12 @@ def consumer_of(config: PipeConfig, folder: Path) -> Consumer:
         return _plugin(config, folder)
     makes = {STDOUT: _standard_output, FILES: _files, KAFKA: _kafka}
     make = makes[config.producer]
-    return OutputConsumer(config.name, folder, lambda: make(config, folder))
+    return OutputConsumer(config.name, config.producer, folder, lambda: make(config, folder))
 
 
 def _standard_output(config: PipeConfig, folder: Path) -> Output:
     assert config.messages is not None
-    return StreamOutput(standard_output(), config.messages.form, folder / POSITION_FILE)
+    return StreamOutput(standard_output(), config.messages.form, folder / POSITION_FILE, config.producer)
 
 
 def _files(config: PipeConfig, _folder: Path) -> Output:

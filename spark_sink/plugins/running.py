@@ -1,8 +1,8 @@
 """Plug-ins as consumers that follow a lake (`spark_sink.export.following`), each at a position of its own.
 
 Comes in: plug-ins in order, each with its tables. Goes out: their calls. In turn each gets the step that is next for
-it; behind the step its position is durable: in a folder of its own, or by a `TransactionalPlugin` beside its data. One
-whose calls take long holds up those behind it in the same thread.
+it; behind the step its position is durable: in a folder of its own, with the class that it is of, or by a
+`TransactionalPlugin` beside its data. One whose calls take long holds up those behind it in the same thread.
 """
 
 import json
@@ -22,7 +22,8 @@ class Keeps:
     def __init__(self, delivery: Delivery, folder: Path) -> None:
         """Raises `SinkError`."""
         self._delivery = delivery
-        self._folder = FolderOutput(folder, Form())
+        kind = type(delivery.plugin)
+        self._folder = FolderOutput(folder, Form(), owner=f"{kind.__module__}:{kind.__qualname__}")
         self._held = self._folder.position()
 
     def read(self) -> Position | None:

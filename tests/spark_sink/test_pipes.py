@@ -20,6 +20,7 @@ import pytest
 from spark_sink import export_command
 from spark_sink.errors import (
     ExportOutputFailed,
+    ExportPositionInvalid,
     ExportSchemaRefused,
     PluginInvalid,
     SinkError,
@@ -384,6 +385,28 @@ def test_a_class_when_it_can_not_be_made_then_the_error_shows_its_line_and_no_se
     monkeypatch.delenv("LEAKY_DSN")
     assert run(monkeypatch, write(held, tmp_path, leaky)) == PluginInvalid.exit_code
     assert "pipe cache: leaky_producer:Leaky: the environment variable LEAKY_DSN is not set" in capsys.readouterr().err
+
+
+def test_a_name_when_another_producer_has_its_position_then_it_is_refused_until_somebody_says_that_it_is_the_same(
+    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held.cut((ORDERS, [insert(**row(1))]))
+    assert run(monkeypatch, write(held, tmp_path, STDOUT)) == 0
+    kept = (tmp_path / "positions/lines/position.json").read_text()
+    told = STDOUT.replace('"stdout"', '"tests.spark_sink.test_plugins:Told"')
+    for other in (told, CACHE.replace('"cache"', '"lines"'), FILES.replace('"files"\ntab', '"lines"\ntab')):
+        capsys.readouterr()
+        assert run(monkeypatch, write(held, tmp_path, other)) == ExportPositionInvalid.exit_code
+        said = capsys.readouterr().err
+        assert "position.json has the position of the producer 'stdout', and this is " in said
+        assert "Give the new producer another name" in said
+        assert (tmp_path / "positions/lines/position.json").read_text() == kept
+    renamed = json.loads(kept) | {"producer": "tests.spark_sink.test_plugins:Told"}
+    (tmp_path / "positions/lines/position.json").write_text(json.dumps(renamed))
+    held.cut((ORDERS, [insert(**row(2))]))
+    for _ in range(2):
+        assert run(monkeypatch, write(held, tmp_path, told)) == 0, capsys.readouterr().err
+    assert run(monkeypatch, write(held, tmp_path, STDOUT)) == ExportPositionInvalid.exit_code
 
 
 @pytest.fixture
