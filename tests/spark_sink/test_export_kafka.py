@@ -273,6 +273,6 @@ def test_the_command_when_it_exports_to_kafka_then_it_goes_on_behind_what_is_com
     assert export_command.main() == SinkSettingInvalid.exit_code
     with pytest.raises(SinkSettingInvalid, match="option of Kafka"):
         KafkaOutput(broker.servers, "x", Form(), {"nonsense": "1"})
-    with pytest.raises(SinkSettingInvalid, match="options of Kafka: isolation.level, transactional.id: the export sets"):
+    with pytest.raises(SinkSettingInvalid, match=r"options of Kafka: isolation\.level, transactional\.id: the"):
         own = {"transactional.id": "x", "isolation.level": "read_uncommitted"}
         KafkaOutput(broker.servers, "x", Form(), own)
