@@ -78,6 +78,19 @@ def test_a_view_when_a_worker_is_killed_at_a_range_then_it_alone_stops_and_is_wh
     assert left.isdisjoint(files_of(str(world.lake), "joined"))
 
 
+def test_views_when_the_worker_of_their_one_job_is_killed_then_each_has_its_version_in_the_same_round(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SparkWorld(tmp_path, 5, stores=False)
+    world.session = session
+    world.want(joined=joined, people=lambda named: f"SELECT p.id, p.name FROM {named('people')} p")
+    mark = tmp_path / "killed"
+    monkeypatch.setattr(divided_views, "view_task", partial(killing, divided_views.view_task, str(mark)))
+    world.step(40)
+    assert mark.exists()
+    world.check()
+
+
 def test_a_turn_when_one_core_is_left_to_batches_then_it_is_divided_into_the_others(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
