@@ -249,7 +249,7 @@ class Feed:
                     _DOING,
                     f"{table} is not readable at cut {boundary.cut}: it had stopped then, or its folder was lost since",
                     data="Nothing was exported: the table would come with all of its history later",
-                    remedy="Begin once the table goes on, with --from and another cut, or without this table",
+                    remedy="Begin once the table goes on, or from another cut, or without this table",
                     **table.where(boundary.cut),
                 )
 

@@ -24,10 +24,12 @@ from spark_sink.errors import (
     ExportSchemaRefused,
     ExportTaken,
     ExportValueRefused,
+    LakeStorageFailed,
     SinkError,
 )
 from spark_sink.export.feed import Feed, Source, Step
 from spark_sink.export.lake_access import store_failures, waiting
+from spark_sink.export.outputs import ReaderGone
 from spark_sink.export.position import BEGINNING, Position, is_same
 from spark_sink.work import TableId
 
@@ -78,7 +80,7 @@ class Consumer(Protocol):
     def take(self, step: Step, stop: threading.Event) -> bool:
         """All of the step, which is durable then; False: it was to stop before the end.
 
-        Raises `SinkError`; errors of the lake's store; BrokenPipeError where nobody reads any more.
+        Raises `SinkError`; errors of the lake's store; `ReaderGone`.
         """
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Follower(Generic[C]):
                 if not self.is_begun:
                     self._begin()
                 return self._go_on(stop)
-        except BrokenPipeError as gone:
+        except ReaderGone as gone:
             failure = ExportOutputFailed(
                 f"exporting by {self.consumer.name}",
                 "whoever read the output has gone",
@@ -132,6 +134,15 @@ class Follower(Generic[C]):
             )
             failure.__cause__ = gone
             self._stop(failure)
+        except BrokenPipeError as broken:
+            failed = LakeStorageFailed(
+                "exporting changes",
+                "a store failed: its connection broke",
+                data="The position stays where it was; what is not out comes with the next try",
+                remedy="Check the lake's storage",
+            )
+            failed.__cause__ = broken
+            self._fail(failed)
         except ExportTaken as taken:
             self._stop(taken)
         except SinkError as failure:

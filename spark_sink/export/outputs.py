@@ -96,6 +96,10 @@ def _lines_file(path: Path, goes_on: bool) -> Sheet:
     return path.open("ab" if goes_on else "wb")
 
 
+class ReaderGone(BrokenPipeError):
+    """Whoever read standard output; a store whose connection breaks raises another BrokenPipeError."""
+
+
 class Writes(Protocol):
     def write(self, step: Step) -> None:
         """Raises `SinkError`."""
@@ -331,8 +335,8 @@ def _writing(where: Path) -> Iterator[None]:
     """Around what is done to the output alone: what the lake's store refuses is told by whoever has the lake."""
     try:
         yield
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError as gone:
+        raise ReaderGone(*gone.args) from gone
     except OSError as failure:
         raise ExportOutputFailed(
             "writing an export",

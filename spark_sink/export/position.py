@@ -17,7 +17,10 @@ from spark_sink.errors import ExportPositionInvalid
 from spark_sink.work import TableId
 
 #: what to do where a position is of no use any more
-ANEW = "Begin anew, in another folder or with another position file: --from state gives rows as they are, then changes"
+ANEW = (
+    "Begin anew, in another folder or with another position file, a pipe under another name: --from state, in a file"
+    " from = 'state', gives rows as they are, then changes"
+)
 FORMAT = 1
 MAX_BYTES = 64 << 20
 _NUMBERS = ("gsn", "chunk_cut", "version")

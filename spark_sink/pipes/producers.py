@@ -25,6 +25,7 @@ from spark_sink.export.outputs import (
     Form,
     JsonEntries,
     Output,
+    ReaderGone,
     StreamOutput,
     standard_output,
 )
@@ -66,7 +67,7 @@ class OutputConsumer:
     def take(self, step: Step, stop: threading.Event) -> bool:
         try:
             self._output.write(step)
-        except BrokenPipeError:  # else Python writes what is left there at its end
+        except ReaderGone:  # else Python writes what is left there at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
         return True

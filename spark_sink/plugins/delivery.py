@@ -118,7 +118,7 @@ class Delivery:
                 f"calling plug-in {self.name}",
                 words,
                 data="What it has not committed comes again",
-                remedy="Mend the plug-in, then start it again: menura plugin run; --debug prints what was raised",
+                remedy="Mend the plug-in, then start its command again; --debug prints what was raised",
             ) from failure
 
 

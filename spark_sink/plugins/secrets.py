@@ -12,11 +12,12 @@ MAX_BYTES = 64 << 10
 ENVIRONMENT, FILE = "env:", "file:"
 #: options whose value is a secret, by their name
 _NAMED = re.compile(
-    r"(passw(or)?d|passphrase|secret|token|key\.pem|(jaas|oauthbearer)\.config|(api|access|account|private)[._-]?key)$",
+    r"(passw(or)?d|passphrase|passcode|secret|token|key\.pem|(jaas|oauthbearer)\.config|(?<!registry_)credentials"
+    r"|(api|access|account|private|secret)[._-]?key|(^|[._-])(pass|pwd))$",
     re.IGNORECASE,
 )
-#: what a URL has before its host
-_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@")
+#: what a URL has before its host, and a connection's text or a query among its settings
+_IN_URL = re.compile(r"://[^/\s@]*:[^/\s@]*@|(^|[\s;,?&])(password|passwd|pwd|token|secret)\s*=", re.IGNORECASE)
 
 
 class SecretMissing(Exception):
@@ -47,6 +48,10 @@ def wants_reference(name: str, value: str) -> bool:
     (True, False)
     >>> wants_reference("host", "db.example"), wants_reference("url", "http://me:hunter2@db.example/")
     (False, True)
+    >>> [wants_reference(name, "hunter2") for name in ("pwd", "db.pass", "secret_key", "credentials", "bypass")]
+    [True, True, True, True, False]
+    >>> wants_reference("dsn", "host=db password=hunter2"), wants_reference("registry_credentials", "/etc/registry")
+    (True, False)
     """
     return not is_reference(value) and (_NAMED.search(name) is not None or _IN_URL.search(value) is not None)
 

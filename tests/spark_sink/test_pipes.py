@@ -527,8 +527,9 @@ def copied(file: Path, to: Path) -> None:
         read.backup(written)
 
 
+@pytest.mark.parametrize("raised", [ConnectionResetError, BrokenPipeError])
 def test_errors_of_the_store_when_a_pipe_meets_one_then_its_policy_decides(
-    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[OSError]
 ) -> None:
     held.cut((ORDERS, [insert(**row(1))]))
     file = write(held, tmp_path, FILES, 'on_error = "stop"\n', CACHE)
@@ -537,7 +538,7 @@ def test_errors_of_the_store_when_a_pipe_meets_one_then_its_policy_decides(
     def next_(self: following.Feed) -> object:
         if self.wants(ID) and len(failed) == 0 and not str(self._fields).count("native"):
             failed.append(1)
-            raise ConnectionResetError
+            raise raised
         return real(self)
 
     monkeypatch.setattr(following.Feed, "next", next_)
