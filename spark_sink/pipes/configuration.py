@@ -35,6 +35,7 @@ from spark_sink.export.following import BEGINNINGS, OnError
 from spark_sink.export.kafka_settings import refused
 from spark_sink.export.outputs import Form
 from spark_sink.pipes.selection import Selection, read_selection
+from spark_sink.pipes.targets import shared
 from spark_sink.plugins.secrets import wants_reference
 
 MAX_BYTES = 1 << 20
@@ -133,6 +134,8 @@ def _config(found: dict[str, Any]) -> PipesConfig:
     _check_each_once([STDOUT for each in pipes if each.producer == STDOUT], "pipes have the producer")
     folders = [str(Path(each.options["folder"]).absolute()) for each in pipes if each.producer == FILES]
     _check_each_once(folders, "pipes have the folder")
+    if both := shared(pipes):
+        raise _Wrong(both)
     return PipesConfig(_text(found, "lake", "the file"), Path(_text(found, "positions", "the file")), pipes)
 
 

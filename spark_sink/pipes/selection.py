@@ -13,22 +13,80 @@ from menura.views.definition import VIEW_SOURCE
 
 from spark_sink.work import TableId, name_of_segment
 
+#: in `Name.signs`, where no name has it
+_ANY = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Texts, with any text between two of them."""
+
+    pieces: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        return re.fullmatch(".*".join(map(re.escape, self.pieces)), name, re.DOTALL) is not None
+
+    @property
+    def signs(self) -> str:
+        return _ANY.join(self.pieces)
+
+    def lowered(self) -> "Name":
+        return Name(tuple(piece.lower() for piece in self.pieces))
+
+    def covers(self, other: "Name") -> bool:
+        """Whether it has all that the other one has.
+
+        >>> Name(("order", "")).covers(Name(("order", "_old"))), Name(("", "_old")).covers(Name(("order", "")))
+        (True, False)
+        """
+        return self.has(other.signs)
+
+    def meets(self, other: "Name") -> bool:
+        """Whether some name is of both.
+
+        >>> Name(("order", "")).meets(Name(("", "s"))), Name(("order", "")).meets(Name(("person", "")))
+        (True, False)
+        """
+        signs = other.signs
+        #: how much of the other's signs may be used up
+        ends = _and_behind_any({0}, signs)
+        for sign in self.signs:
+            if sign == _ANY:
+                further = set(range(min(ends), len(signs) + 1))
+            else:
+                further = {end + (signs[end] == sign) for end in ends if signs[end : end + 1] in (sign, _ANY)}
+            if not (ends := _and_behind_any(further, signs)):
+                return False
+        return len(signs) in ends
+
+
+EVERY_NAME = Name(("", ""))
+
+
+def _and_behind_any(ends: set[int], signs: str) -> set[int]:
+    """Any text may be none."""
+    found = set(ends)
+    for end in ends:
+        while signs[end : end + 1] == _ANY:
+            end += 1  # noqa: PLW2901
+            found.add(end)
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
+    #: as it was written
+    word: str
     tenant: str
     source: str
-    #: of names; None: all
-    database: re.Pattern[str] | None
-    table: re.Pattern[str] | None
+    database: Name
+    table: Name
     #: where no part is a pattern
     named: TableId | None
 
     def has(self, table: TableId) -> bool:
-        return (table.tenant, table.source) == (self.tenant, self.source) and all(
-            part is None or part.fullmatch(name) is not None
-            for part, name in ((self.database, table.database), (self.table, table.table))
-        )
+        is_of_source = (table.tenant, table.source) == (self.tenant, self.source)
+        return is_of_source and self.database.has(table.database) and self.table.has(table.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +124,12 @@ def _pattern(word: str) -> Pattern:
     tenant, source, *names = parts
     if not (is_identity(tenant) and (is_identity(source) or source == VIEW_SOURCE)):
         raise ValueError(f"{word!r}: a tenant and a source have 1 to 63 of a-z, 0-9, '-' and '_', and no pattern")
-    database, table = (*map(_name, names), None, None)[:2]
+    database, table = (*map(_name, names), EVERY_NAME, EVERY_NAME)[:2]
     plain = len(names) == 2 and "*" not in "".join(names)
     named = TableId(tenant, source, *map(name_of_segment, names)) if plain else None
-    return Pattern(tenant, source, database, table, named)
+    return Pattern(word, tenant, source, database, table, named)
 
 
-def _name(segment: str) -> re.Pattern[str]:
+def _name(segment: str) -> Name:
     """`*` is any text, also none; `~2A` is the sign itself."""
-    pieces = (re.escape(name_of_segment(piece)) for piece in segment.split("*"))
-    return re.compile(".*".join(pieces), re.DOTALL)
+    return Name(tuple(map(name_of_segment, segment.split("*"))))

@@ -336,6 +336,53 @@ def test_a_file_when_it_names_kafka_wrongly_then_the_error_says_where_and_shows_
     assert not (tmp_path / "out").exists()
 
 
+TARGETS = {
+    "kafka": 'options = { brokers = "one:9092,two:9092" }',
+    "kafka, another one": 'options = { brokers = "three:9092" }',
+    "kafka, one broker": 'options = { brokers = "Two:9092" }',
+    "mysql": 'options = { host = "db", user = "u", password = "env:P", database = "one" }',
+    "mysql, another": 'options = { host = "db", port = "3307", user = "u", password = "env:P", database = "one" }',
+    "spark_sink.plugins.mysql_tables:MySQLTables": 'options = { host = "DB", user = "u",'
+    ' password = "env:P", database = "one" }',
+    "row-cache": 'options = { file = "rows.sqlite" }',
+    "spark_sink.plugins.row_cache:RowCache": 'options = { file = "./rows.sqlite" }',
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        (("kafka", "acme/shop"), ("kafka", "beta/shop"), "would write acme/shop and beta/shop to one topic"),
+        (("kafka", "acme/shop/shop/order*"), ("kafka, one broker", "acme/shop/*/*s"), "to one topic"),
+        (("kafka", "acme/shop/shop/order*"), ("kafka", "acme/shop/shop/person*"), ""),
+        (("kafka", "acme/shop"), ("kafka", "acme/crm"), ""),
+        (("kafka", "acme/shop"), ("kafka, another one", "acme/shop"), ""),
+        (("kafka", "acme/shop", "acme/shop/shop/order*"), ("kafka", "acme/shop/shop/orders"), ""),
+        (("kafka", "acme/shop", "acme/shop/shop/orders"), ("kafka", "acme/shop/shop/order*"), "to one topic"),
+        (("kafka", "acme/shop", "beta/shop"), ("kafka", "acme/shop/shop/orders"), "to one topic"),
+        (("mysql", "acme/shop/shop/orders"), ("mysql", "acme/crm/crm/Order*"), "to one table: divide their tables"),
+        (("mysql", "acme/shop"), ("spark_sink.plugins.mysql_tables:MySQLTables", "acme/crm"), "to one table"),
+        (("mysql", "acme/shop"), ("mysql, another", "acme/crm"), ""),
+        (("mysql", "acme/shop", "acme/shop/*/orders"), ("mysql", "acme/crm/crm/orders"), ""),
+        (("row-cache", "acme/shop"), ("spark_sink.plugins.row_cache:RowCache", "acme/crm"), "have the file"),
+    ],
+)
+def test_two_pipes_when_they_would_write_to_one_place_then_the_file_is_refused(
+    held: Lake, tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], problem: str
+) -> None:
+    def pipe(name: str, target: str, tables: str, *without: str) -> str:
+        left_out = f"without = {json.dumps(without)}\n"
+        head = f'[[pipe]]\nname = "{name}"\ntables = ["{tables}"]\nproducer = "{target.partition(",")[0]}"\n'
+        return head + left_out + TARGETS[target] + "\n"
+
+    file = write(held, tmp_path, pipe("one", *first), pipe("two", *second))
+    if not problem:
+        assert len(read_config(file).pipes) == 2
+        return
+    with pytest.raises(SinkSettingInvalid, match=f"pipes one and two .*{problem}"):
+        read_config(file)
+
+
 def test_a_lake_when_it_lacks_what_a_pipe_names_then_no_pipe_has_begun(
     held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
