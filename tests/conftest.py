@@ -26,10 +26,6 @@ LOG_LINES = 8
 #: what a whole run has on the disk at a time, and as much again
 NEEDED_BYTES = 8 << 30
 
-# PySpark forks to start its JVM. Where gRPC has threads, as after other tests, its handlers of a fork end the child now
-# and then: 18 of 300 forks beside five servers, none without the handlers. Read when gRPC is imported.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-
 # Container images forbid Python to keep what it compiled. Then each command, agent and Spark worker that a test starts
 # compiles all that it imports, which is two thirds of the time that `menura status` takes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
