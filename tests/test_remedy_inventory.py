@@ -46,6 +46,14 @@ _RENAMED = (
 )
 _SERVER_ID = f"{AGENT}::test_server_id_when_the_server_has_it_then_the_setting_of_the_message_is_the_one_to_change"
 _JSON = f"{AGENT}::test_json_when_it_is_logged_in_parts_then_either_statement_of_the_message_mends_it"
+_FILTER = "controlplane_api/test_filter_command.py::test_filter_when_its_words_name_a_command_then_that_goes_on"
+_LEAVES = (
+    "agent/test_policy.py::test_policy_test_when_names_are_given_then_it_shows_the_line_that_decides_and_its_exit_code"
+)
+_LISTED = (
+    "controlplane_api/test_first_words.py::"
+    "test_messages_when_they_name_the_command_that_lists_tables_then_it_lists_them"
+)
 _WHY = "controlplane_api/test_why.py::test_command_when_somebody_has_to_run_something_then_what_it_names_goes_on"
 _DOCTOR = (
     "agent/test_doctor_servers.py::"
@@ -339,6 +347,12 @@ RUN_BY = {
     "controlplane_api/api/stages.py agent_away": (_AWAY,),
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
+    "controlplane_api/commands/filter.py": (_LEAVES,),
+    "controlplane_api/commands/filter.py alter": (_FILTER,),
+    "controlplane_api/commands/show.py _only_source": (_LISTED,),
+    "controlplane_api/commands/tables.py parse_table": (_LISTED,),
+    "controlplane_api/commands/why.py _meant": (_LISTED,),
+    "controlplane_api/table_filter.py changed": (_FILTER,),
     "controlplane_api/commands/lag_causes.py _dump": (_WHY,),
     "controlplane_api/commands/lag_causes.py _not_run": (_WHY,),
     "controlplane_api/commands/show.py _note": (_NOTED,),

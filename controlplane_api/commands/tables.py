@@ -36,8 +36,8 @@ def parse_table(word: str) -> TableName:
             "reading a table's name",
             f"{plain(word)!r} is not DATABASE.TABLE",
             data="Nothing was changed.",
-            remedy="Write both names, as in shop.orders; `menura tables SOURCE` lists them. "
-            "Put a name with a dot or a backtick into backticks.",
+            remedy="Write both names, as in shop.orders, a name with a dot or a backtick in backticks."
+            " To see them, run: menura tables SOURCE",
         )
     return database, table
 

@@ -81,7 +81,9 @@ def _meant(client: ApiClient, words: list[str]) -> tuple[str, TableName]:
         names = ", ".join(plain(f"{source} {'.'.join(table)}") for source, table in found[:NAMED])
         has = f"there are {len(found)}: {names}" if found else "no source has a table of this name"
         remedy = (
-            "Run: menura why SOURCE DATABASE.TABLE" if found else "`menura tables SOURCE` lists those that there are."
+            "Run: menura why SOURCE DATABASE.TABLE"
+            if found
+            else "To see those that there are, run: menura tables SOURCE"
         )
         raise RequestInvalid(f"looking for the table {plain(words[-1])}", has, remedy=remedy)
     return found[0]

@@ -16,6 +16,7 @@ from controlplane_api.table_filter import Leaving, changed, judged
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
+from tests.remedies import commands
 
 TABLE = ("shop", "orders")
 
@@ -78,6 +79,24 @@ def test_filter_when_what_is_asked_can_not_be_then_it_is_refused_with_the_reason
     refused = menura("filter", "set", "shop", "shop.orders", *options, **here)
     assert refused.returncode == 2 and words in refused.stderr
     assert rules(here) == {"shop.items": None}
+
+
+def test_filter_when_its_words_name_a_command_then_that_goes_on(here: dict[str, str], tmp_path: Path) -> None:
+    """After a change, and where the rule of a name in any database is in the way."""
+    done = menura("filter", "set", "shop", "shop.orders", "--ignore", "note", **here)
+    words = commands(done.stdout)[-1]
+    assert words == ["sources", "show", "shop"] and menura(*words, **here).returncode == 0
+    file = tmp_path / "of any.yaml"
+    file.write_text(yaml.safe_dump({"kind": "memory", "filter_policy": "drop", "filter": {"orders": {}}}))
+    assert menura("sources", "change", "shop", "-f", str(file), **here).returncode == 0
+    refused = menura("filter", "set", "shop", "shop.orders", "--stays", **here)
+    assert refused.returncode == 2
+    show, change = commands(refused.stderr.strip())[-2:]
+    assert menura(*show, "shop", **here).returncode == 0
+    file.write_text(yaml.safe_dump({"kind": "memory", "filter_policy": "drop", "filter": {"other.orders": {}}}))
+    assert menura(*change, "shop", "-f", str(file), **here).returncode == 0
+    shown = menura("filter", "show", "shop", "shop.orders", **here)
+    assert "No row of shop.orders leaves the host" in shown.stdout
 
 
 @pytest.mark.parametrize("policy", ["accept", "drop"])

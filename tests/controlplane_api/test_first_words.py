@@ -14,6 +14,7 @@ from gateway.registry import SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
+from tests.remedies import commands
 
 
 @pytest.fixture
@@ -82,6 +83,23 @@ def test_why_when_a_table_is_named_without_its_database_then_is_found_where_one_
     facts.record_cartography(registry, SourceKey("acme", "shop"), "mysql", "9.7.0", facts.UUID, seen, facts.T0)
     several = menura("why", "orders", "--for", "0", **here)
     assert several.returncode == 2 and "there are 2: shop archive.orders, shop shop.orders" in several.stderr
+
+
+def test_messages_when_they_name_the_command_that_lists_tables_then_it_lists_them(
+    here: dict[str, str], registry: SqlRegistry
+) -> None:
+    missing = menura("why", "order", "--for", "0", **here)
+    unfinished = menura("sync", "start", "shop", "orders", **here)
+    registry.record_agent(
+        replace(facts.agent_seen(), agent="agent-2", session="b", sources=facts.agent_seen(sources=["crm"]).sources)
+    )
+    several = menura("tables", **here)
+    for refused in (missing, unfinished, several):
+        assert refused.returncode == 2
+        words = commands(refused.stderr.strip())[-1]
+        assert words == ["tables", "SOURCE"]
+        listed = menura(*words[:-1], "shop", **here)
+        assert listed.returncode == 0 and "orders" in listed.stdout
 
 
 def test_doctor_when_nothing_is_named_then_looks_at_the_packages_agent_or_says_what_to_name(

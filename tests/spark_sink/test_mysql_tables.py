@@ -192,9 +192,12 @@ def test_a_pipe_when_its_server_is_away_then_other_plugins_go_on(
 def test_a_pipe_when_its_options_are_wrong_then_says_which() -> None:
     for options, problem in (
         ({"hots": "x"}, "hots: no option"),
-        ({"host": "db.example", "password": "x"}, "give ssl_ca"),
-        ({"port": "1"}, "KeyError: "),
-        ({"host": "localhost", "password": "env:NOT_SET"}, "the password: the environment variable NOT_SET is not set"),
+        ({"host": "db.example", "password": "x", "user": "u", "database": "d"}, "give ssl_ca"),
+        ({"port": "1"}, "database, host, password, user: missing"),
+        (
+            {"host": "localhost", "user": "u", "database": "d", "password": "env:NOT_SET"},
+            "the password: the environment variable NOT_SET is not set",
+        ),
     ):
         with pytest.raises(PluginInvalid, match=problem):
             load(config(MySQLTables, "pipe", options=options))
