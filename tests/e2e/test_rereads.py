@@ -1,11 +1,13 @@
 """Tables whose server changes rows without logging them heal by themselves, from real statements to the lake."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.lake import wait_until_equal
 from tests.servers import Flavor, Server
+from tests.servers import server as database_server
 from tests.stack import Stack, wait_for
 
 pytestmark = pytest.mark.spark
@@ -68,10 +70,18 @@ def test_tables_when_their_rows_change_unlogged_are_re_read_beside_their_streams
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_tables_when_statements_are_logged_in_place_of_rows_are_re_read_and_harmless_ones_change_nothing(
-    flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+    flavor: Flavor, running: Stack, tmp_path: Path
 ) -> None:
-    """A trigger changes one table, a temporary one has a session of format MIXED log its rows as statements."""
-    server, database, source = servers[flavor], f"stated_{flavor}", f"stated-{flavor}"
+    """A trigger changes one table, a temporary one has a session of format MIXED log its rows as statements.
+
+    On a server of its own: other tests read the log of theirs from its beginning.
+    """
+    with database_server(flavor, tmp_path / "server") as server:
+        server.create_replication_user()
+        logged_as_statements(server, f"stated_{flavor}", f"stated-{flavor}", running)
+
+
+def logged_as_statements(server: Server, database: str, source: str, running: Stack) -> None:
     tables = ["orders", "audit", "beside"]
     server.run(f"CREATE DATABASE {database}", f"CREATE DATABASE {database}_tools")
     server.run(
