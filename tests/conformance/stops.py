@@ -23,8 +23,9 @@ _LIMIT = Stop(
 MYSQL_STOPS = (
     Stop(
         "TABLE_STATEMENT_LOGGED",
-        "A MariaDB logs each change of a table as a statement, since its versions count transactions; other tables of"
-        " the source may have changed with it.",
+        "A statement that defines a table and fills it (CREATE TABLE ... SELECT) was logged as text, or MariaDB logs"
+        " each change of a table so, since its versions count transactions; any table of the source may have changed"
+        " with it.",
         "tests/e2e/test_remedies.py",
     ),
     Stop(

@@ -336,21 +336,21 @@ class BinlogReader:
             summary.target in self._harmless and not any(_lowered(table) == summary.target for table in live)
         ):
             return
-        may_stream_on = is_load or summary.first.partition(" ")[0] in ROW_VERBS
-        stops = [table for table in live if not may_stream_on or not self._unlogged.may_stream_on(table)]
+        verb = summary.first.partition(" ")[0]
+        may_stream_on = is_load or verb in ROW_VERBS
+        stops = {table for table in live if not may_stream_on or not self._unlogged.may_stream_on(table)}
         goes_on = [table for table in live if table not in stops and not self._stale.is_told(table)]
         if not stops and not goes_on:
             return
-        verb = summary.first.partition(" ")[0]
         precise = self._definitions.precise_tables(summary)
-        stops = live if precise else stops
+        stops = set(live) if precise else stops
         if not precise:
             transaction = self._decoder.transaction_position or f"{self._read.file}:{event.log_pos}"
             why = (
                 f"{verb} was logged as a statement, so which rows it changed, and of which tables, the log does not say"
             )
             self._unlogged.by_statement(goes_on, why, transaction)
-        for table in stops:
+        for table in filter(stops.__contains__, live):
             error = statement_logged(self._read.place(), table, verb, precise, is_named=summary.mentions(*table))
             self._router.stop_here(table, error)
 
