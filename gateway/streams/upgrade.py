@@ -2,10 +2,11 @@
 
 Comes in: EffectiveVersion, PackageRequest. Goes out: DesiredVersion, when the agent has said its version once on this
 stream and its order is another one than was sent, or is withdrawn; PackagePiece, for packages of that order alone. A
-report that the database could not take is told again with the next look: an order may wait for it. All else begins
-anew with the next stream.
+report that the database could not take is told again with the next look: an order may wait for it. One report is
+written at a time, since two of them would be written in either order. All else begins anew with the next stream.
 """
 
+import asyncio
 import logging
 
 from menura.bounds import MAX_NAME_CHARS, clean_text
@@ -34,6 +35,7 @@ class Upgrade:
         #: what the agent said last, with when; None: it has said nothing
         self._said: tuple[VersionSeen, int] | None = None
         self._is_recorded = True
+        self._recording = asyncio.Lock()
         #: generation of the order that was looked up last; 0: none
         self._looked = 0
         self._sent: VersionDesired | None = None
@@ -42,15 +44,14 @@ class Upgrade:
     async def take(self, state: EffectiveVersion) -> None:
         self._stream.quota.rows.owe(VERSION_ROWS)
         at_us = now_us()
-        self._said = version_seen(state, at_us, self._session), at_us
+        self._said, self._is_recorded = (version_seen(state, at_us, self._session), at_us), False
         await self._record()
 
     async def follow(self) -> None:
         """At each look: what is desired is sent, what was not recorded is recorded."""
         if self._said is None:
             return
-        if not self._is_recorded:
-            await self._record()
+        await self._record()
         generation = self._parts.orders.current(self._name)
         if generation is None or generation == self._looked:
             return
@@ -109,13 +110,16 @@ class Upgrade:
         self._stream.post(StreamRequest(error=as_message(refused)))
 
     async def _record(self) -> None:
-        assert self._said is not None
-        seen, at_us = self._said
-        self._is_recorded = False
-        call = self._parts.registry.record_version
-        known = await self._parts.reports.tell(self._name, lambda: call(self._name, seen, at_us))
-        if self._said == (seen, at_us):
-            self._is_recorded = known is True
+        """What was said last, if the database has it not yet."""
+        async with self._recording:
+            if self._is_recorded:
+                return
+            assert self._said is not None
+            said = seen, at_us = self._said
+            call = self._parts.registry.record_version
+            known = await self._parts.reports.tell(self._name, lambda: call(self._name, seen, at_us))
+            if self._said == said:
+                self._is_recorded = known is True
 
     def _log(self, level: int, message: str, *values: object) -> None:
         self._parts.log_lines.write(logger, level, "/".join(self._name), message, *values)

@@ -1,6 +1,8 @@
 """Control_Config: what an agent says of its software is recorded; agents of the version before stream on."""
 
 import asyncio
+import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,33 @@ from menura.v1.error_pb2 import Error
 from sqlalchemy import select
 
 from controlplane_api.models import AgentVersion
+from gateway.registry import AgentName, VersionSeen
 from tests.gateway.harness import running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import commit_cut, eventually, scripted_agent
 from tests.gateway.sql_registry import open_registry
 
 AGENT = ("acme", "agent-1")
+
+
+class HeldRegistry(MemoryRegistry):
+    """Its first writes of a version wait, each until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = threading.Semaphore(0)
+        self.looks = 0
+        self.written: list[str] = []
+
+    def version_orders(self, names: Collection[AgentName]) -> dict[AgentName, int]:
+        self.looks += 1
+        return super().version_orders(names)
+
+    def record_version(self, name: AgentName, seen: VersionSeen, at_us: int) -> bool:
+        if seen.state == "RUNNING":
+            self.may_write.acquire()
+        self.written.append(seen.state)
+        return super().record_version(name, seen, at_us)
 
 
 def test_version_when_an_agent_says_it_then_the_last_one_stands_in_the_database(tmp_path: Path) -> None:
@@ -56,6 +79,26 @@ def test_version_when_an_agent_says_it_then_the_last_one_stands_in_the_database(
 
     asyncio.run(scenario())
     database.close()
+
+
+def test_version_when_its_write_is_slow_then_what_is_said_next_is_written_after_it(tmp_path: Path) -> None:
+    registry = HeldRegistry()
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address) as agent:
+            control = await agent.open("Control_Config")
+            await control.expect("desired_sources")
+            await control.send(effective_version=EffectiveVersion(version="1", state=EffectiveVersion.RUNNING))
+            looks = registry.looks
+            await eventually("looks that find it not recorded", lambda: registry.looks > looks + 5)
+            registry.may_write.release()
+            await eventually("its one write", lambda: registry.written)
+            await control.send(effective_version=EffectiveVersion(version="1", state=EffectiveVersion.REFUSED))
+            await eventually("the next write", lambda: "REFUSED" in registry.written)
+            registry.may_write.release(5)  # for writes that would come again
+
+    asyncio.run(scenario())
+    assert registry.written == ["RUNNING", "REFUSED"]
 
 
 def test_package_when_none_is_desired_then_the_request_is_refused_and_the_stream_goes_on(tmp_path: Path) -> None:
