@@ -17,11 +17,12 @@ from dataclasses import asdict
 from menura.lake_report import MAX_ROWS, LakeReply, LakeReport, LakeTable
 from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
-from sqlalchemy import Connection, and_, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, and_, case, delete, func, insert, select, update
 
 from controlplane_api import continuity_ledger, joined_views, repair_proofs, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, Lake, LakeJoinedView, LakePolicy, LakeSource, LakeStop
 
 MAX_LAKES = 100
@@ -100,10 +101,7 @@ def forget_lake(connection: Connection, name: str) -> None:
 def ask_retry(connection: Connection, tables: Iterable[LakeTable]) -> None:
     """Let the sinks that have stopped these tables try them again: their next reply says so."""
     names = [(each.tenant, each.source, each.database, each.table) for each in tables]
-    for begin in range(0, len(names), MAX_ROWS):
-        connection.execute(
-            update(LakeStop).where(tuple_(*_NAME).in_(names[begin : begin + MAX_ROWS])).values(retry=True)
-        )
+    connection.execute(update(LakeStop).where(among(_NAME, names)).values(retry=True))
 
 
 def stopped_tables(connection: Connection, tenant: str, source: str) -> set[TableName]:
@@ -152,9 +150,7 @@ def _new_stops(connection: Connection, lake_id: int, stops: Sequence[ReportedSto
     if not stops:
         return []
     names = [(stop.tenant, stop.source, stop.database, stop.table) for stop in stops]
-    rows = connection.execute(
-        select(*_NAME, LakeStop.at_us).where(LakeStop.lake_id == lake_id, tuple_(*_NAME).in_(names))
-    )
+    rows = connection.execute(select(*_NAME, LakeStop.at_us).where(LakeStop.lake_id == lake_id, among(_NAME, names)))
     known = {LakeTable(*name): at_us for *name, at_us in rows}
     return [stop.of for stop in stops if known.get(stop.of) != stop.at_us]
 
@@ -162,7 +158,7 @@ def _new_stops(connection: Connection, lake_id: int, stops: Sequence[ReportedSto
 def _store_stops(connection: Connection, lake_id: int, report: LakeReport) -> None:
     resumed = [(each.tenant, each.source, each.database, each.table) for each in report.resumed]
     if resumed:
-        connection.execute(delete(LakeStop).where(LakeStop.lake_id == lake_id, tuple_(*_NAME).in_(resumed)))
+        connection.execute(delete(LakeStop).where(LakeStop.lake_id == lake_id, among(_NAME, resumed)))
     if not report.stopped:
         return
     kept = {"lake_id": lake_id, "retry": False, "asked": False, "stale": False}
@@ -201,7 +197,7 @@ def _store_policies(connection: Connection, lake_id: int, report: LakeReport) ->
     if not report.policies:
         return
     names = [(each.tenant, each.source, each.database, each.table) for each in report.policies]
-    connection.execute(delete(LakePolicy).where(of_lake, tuple_(*_WITH_POLICY).in_(names)))
+    connection.execute(delete(LakePolicy).where(of_lake, among(_WITH_POLICY, names)))
     rows = [
         {"lake_id": lake_id, "name": each.table}
         | {name: getattr(each, name) for name in ("tenant", "source", "database", "said")}

@@ -9,10 +9,11 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import Connection, delete, select, tuple_
+from sqlalchemy import Connection, delete, select
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, insert_into
+from controlplane_api.lookups import among
 from controlplane_api.models import SourcePosition, Sync
 
 #: positions looked up or written in one statement: each may be large
@@ -79,7 +80,7 @@ def documents(connection: Connection, ids: Collection[int]) -> dict[int, Documen
 def _ids(connection: Connection, names: Sequence[tuple[int, str]]) -> dict[tuple[int, str], int]:
     rows = connection.execute(
         select(SourcePosition.source_id, SourcePosition.digest, SourcePosition.id).where(
-            tuple_(SourcePosition.source_id, SourcePosition.digest).in_(names)
+            among((SourcePosition.source_id, SourcePosition.digest), names)
         )
     )
     return {(row.source_id, row.digest): row.id for row in rows}

@@ -20,12 +20,13 @@ from menura.instants import now_us
 from menura.lake_report import LakeTable
 from menura.landing import LandedEvent
 from menura.naming import sync_anew
-from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from controlplane_api import dumps
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
 from controlplane_api.dump_lives import OF_PARTS, REREAD, create_dumps, delete_dumps
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
@@ -135,7 +136,7 @@ def lock_sources(connection: Connection, tables: Sequence[LakeTable]) -> None:
     """Those sources of the tables that are known, in one order."""
     if not tables:
         return
-    named = tuple_(Tenant.name, Source.name).in_({(table.tenant, table.source) for table in tables})
+    named = among((Tenant.name, Source.name), {(table.tenant, table.source) for table in tables})
     for source_id in (
         connection.execute(select(Source.id).join(Tenant).where(named).order_by(Source.id)).scalars().all()
     ):
@@ -145,7 +146,7 @@ def lock_sources(connection: Connection, tables: Sequence[LakeTable]) -> None:
 def note_stops_of_lake(connection: Connection, lake_id: int, tables: Sequence[LakeTable]) -> list[int]:
     """`note_stops` of these tables in one lake."""
     names = [(table.tenant, table.source, table.database, table.table) for table in tables]
-    of_table = tuple_(LakeStop.tenant, LakeStop.source, LakeStop.database, LakeStop.name).in_(names)
+    of_table = among((LakeStop.tenant, LakeStop.source, LakeStop.database, LakeStop.name), names)
     return _note_stops(connection, LakeStop.lake_id == lake_id, of_table)
 
 

@@ -12,13 +12,14 @@ from menura.bounds import MAX_SYNCED_TABLES
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import TableName, dump_anew, sync_stop
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, select, update
 
 from controlplane_api import positions
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
 from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TablesTooMany, TableUnknown
+from controlplane_api.lookups import among
 from controlplane_api.lost_state import is_lost
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync
 from controlplane_api.states import Desired, DumpEnd, StartKind, State
@@ -247,14 +248,8 @@ def by_name(
     without_names: Sequence[ColumnElement[bool]] = (),
 ) -> dict[TableName, AnyRow]:
     """Rows of a SELECT of `SourceTable`, of these tables; `tables` None means all for which `without_names` holds."""
-    if tables is None:
-        found = list(connection.execute(statement.where(*without_names)))
-    else:
-        found = []
-        for begin in range(0, len(tables), LOOKUP_ROWS):
-            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_ROWS])
-            found += connection.execute(statement.where(part))
-    return {(row.database, row.name): row for row in found}
+    chosen = without_names if tables is None else [among((SourceTable.database, SourceTable.name), tables)]
+    return {(row.database, row.name): row for row in connection.execute(statement.where(*chosen))}
 
 
 def _committed(connection: Connection, source_id: int) -> tuple[int | None, dict[TableName, int | None]]:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, delete, func, select, tuple_, update
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import insert_into
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, ProofOfTable, Verdict
 from controlplane_api.states import Proof
 
@@ -74,7 +75,7 @@ def _forget(connection: Connection, lake_id: int, tables: Sequence[FullName]) ->
     others: set[FullName] = set()
     of_lake = Verdict.lake_id == lake_id
     rows = connection.execute(
-        select(Verdict.id, Verdict.verdict, *_TABLE).where(of_lake, tuple_(*_TABLE).in_(tables))
+        select(Verdict.id, Verdict.verdict, *_TABLE).where(of_lake, among(_TABLE, tables))
         .order_by(*_TABLE, Verdict.id.desc())
     )  # fmt: skip
     counts: dict[tuple[str, ...], int] = {}
@@ -110,19 +111,16 @@ def judge(connection: Connection, tables: Iterable[FullName]) -> None:
             statement.on_conflict_do_update(index_elements=key, set_={"newest_id": ProofOfTable.newest_id}), held
         )
         known = _known(connection, some)
-        of_table = tuple_(*key)
-        connection.execute(delete(ProofOfTable).where(of_table.in_([name for name in some if name not in known])))
+        connection.execute(delete(ProofOfTable).where(among(key, (name for name in some if name not in known))))
         for name, values in known.items():
-            connection.execute(update(ProofOfTable).where(of_table == name).values(values))
+            connection.execute(update(ProofOfTable).where(tuple_(*key) == name).values(values))
 
 
 def _known(connection: Connection, names: Sequence[FullName]) -> dict[FullName, dict[str, Any]]:
     """Values of `table_proof`, of those that have a verdict."""
     columns = (Verdict.lake_id, Verdict.id, Verdict.verdict, Verdict.proven_at_us)
     rows = connection.execute(
-        select(*_TABLE, *columns)
-        .where(tuple_(*_TABLE).in_(names))
-        .order_by(*_TABLE, Verdict.lake_id, Verdict.id.desc())
+        select(*_TABLE, *columns).where(among(_TABLE, names)).order_by(*_TABLE, Verdict.lake_id, Verdict.id.desc())
     )
     found = {}
     for name, of_table in groupby(rows, key=_full_name):

@@ -18,10 +18,11 @@ from menura.views.definition import Column, InputName, Shape
 from menura.views.explain import Explanation, explain
 from menura.views.parsing import inputs_of
 from menura.views.plan import Plan, make_plan
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, select
 
 from controlplane_api.documents import Document
 from controlplane_api.errors import ViewRefused
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, JoinedView, Source, SourceTable, Tenant
 
 MAX_TRIES = 16
@@ -109,7 +110,7 @@ def _rows(connection: Connection, tenant: str, tables: Sequence[InputName]) -> d
         .join(Tenant, Tenant.id == Source.tenant_id)
         .where(
             Tenant.name == tenant, SourceTable.gone.is_(False), SourceTable.denied.is_(False),
-            tuple_(Source.name, SourceTable.database, SourceTable.name).in_(names),
+            among((Source.name, SourceTable.database, SourceTable.name), names),
         )
     )  # fmt: skip
     return {InputName(row.source, row.database, row.name): row for row in rows}

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import Connection, and_, delete, select, tuple_, update
+from sqlalchemy import Connection, and_, delete, select, update
 
-from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.dump_lives import DumpOptions
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, SourceTable, Sync, WantedTable
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables
@@ -51,9 +51,10 @@ def want(connection: Connection, source_id: int, tables: Mapping[TableName, Want
 
 
 def forget(connection: Connection, source_id: int, tables: list[TableName]) -> None:
-    for begin in range(0, len(tables), LOOKUP_ROWS):
-        named = tuple_(WantedTable.database, WantedTable.name).in_(tables[begin : begin + LOOKUP_ROWS])
-        connection.execute(delete(WantedTable).where(WantedTable.source_id == source_id, named))
+    if not tables:
+        return
+    named = among((WantedTable.database, WantedTable.name), tables)
+    connection.execute(delete(WantedTable).where(WantedTable.source_id == source_id, named))
 
 
 def begin_known(connection: Connection, source_id: int) -> None:

@@ -27,6 +27,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "controlplane_api/doctor.py": ("PostgreSQL", "postgresql://", "pg_stat_activity"),
     "controlplane_api/documents.py": ("postgresql",),
     "controlplane_api/errors/database.py": ("PostgreSQL",),
+    "controlplane_api/lookups.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/migrating.py": ("PostgreSQL", "postgresql", "pg_advisory_xact_lock"),
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/migrations/versions/rev_0017_changes.py": ("postgresql", "PostgreSQL", "plpgsql", "pg_notify"),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from menura.lake_report import TABLE_BEHIND
 from menura.naming import TableName
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, func, select
 
 from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.presence import is_heard
 from controlplane_api.api.stages import lake_silent, lake_untold
 from controlplane_api.api.views import Lakes, LakeTableView, LakeView, ProblemView, SinkView
-from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, Lake, LakePolicy, LakeSource, LakeStop, Landing
 from controlplane_api.states import LakeState
 
@@ -126,12 +126,12 @@ def of_tables(
     """What is known of each table in the lake where it stands worst; nothing where there is no lake."""
     names = list(tables)
     stops: defaultdict[TableName, dict[str, AnyRow]] = defaultdict(dict)
-    for begin in range(0, len(names) if lakes else 0, LOOKUP_ROWS):
-        some = tuple_(LakeStop.database, LakeStop.name).in_(names[begin : begin + LOOKUP_ROWS])
+    if lakes:
         rows = connection.execute(
             select(LakeStop, Lake.name.label("lake"))
             .join(Lake, Lake.id == LakeStop.lake_id)
-            .where(LakeStop.tenant == tenant, LakeStop.source == source, some)
+            .where(LakeStop.tenant == tenant, LakeStop.source == source)
+            .where(among((LakeStop.database, LakeStop.name), names))
         )
         for row in rows:
             stops[row.database, row.name][row.lake] = row
@@ -150,16 +150,13 @@ def _policies(
     connection: Connection, tenant: str, source: str, names: Sequence[TableName]
 ) -> dict[tuple[str, str, str], str]:
     """By lake, database and table."""
-    found: dict[tuple[str, str, str], str] = {}
-    for begin in range(0, len(names), LOOKUP_ROWS):
-        some = tuple_(LakePolicy.database, LakePolicy.name).in_(names[begin : begin + LOOKUP_ROWS])
-        rows = connection.execute(
-            select(Lake.name.label("lake"), LakePolicy.database, LakePolicy.name, LakePolicy.said)
-            .join(Lake, Lake.id == LakePolicy.lake_id)
-            .where(LakePolicy.tenant == tenant, LakePolicy.source == source, some)
-        )
-        found |= {(row.lake, row.database, row.name): row.said for row in rows}
-    return found
+    rows = connection.execute(
+        select(Lake.name.label("lake"), LakePolicy.database, LakePolicy.name, LakePolicy.said)
+        .join(Lake, Lake.id == LakePolicy.lake_id)
+        .where(LakePolicy.tenant == tenant, LakePolicy.source == source)
+        .where(among((LakePolicy.database, LakePolicy.name), names))
+    )
+    return {(row.lake, row.database, row.name): row.said for row in rows}
 
 
 def _state(lake: AnyRow, now: int) -> tuple[LakeState, ProblemView | None]:

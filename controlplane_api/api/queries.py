@@ -7,7 +7,7 @@ from typing import Any
 
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select
 
 from controlplane_api import continuity_ledger, positions
 from controlplane_api.api import configuration_queries, dump_queries, lake_queries
@@ -35,6 +35,7 @@ from controlplane_api.api.views import (
 )
 from controlplane_api.documents import position_text
 from controlplane_api.errors import SourceUnknown, TableUnknown
+from controlplane_api.lookups import among
 from controlplane_api.models import (
     Agent,
     AnyRow,
@@ -208,7 +209,7 @@ def tables(
 
 def named_tables(connection: Connection, held: Situation, names: Sequence[TableName]) -> list[TableView]:
     """Of a source those of these names that there are."""
-    some = tuple_(SourceTable.database, SourceTable.name).in_(names)
+    some = among((SourceTable.database, SourceTable.name), names)
     found = connection.execute(_table_select().where(SourceTable.source_id == held.row.id, some)).all()
     return _table_views(connection, held, found, now_us())
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from menura.naming import TableName
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, select
 
 from controlplane_api.api.views import TableProof, VerdictView
 from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, Lake, ProofOfTable, Verdict
 from controlplane_api.states import Proof
 
@@ -35,7 +36,7 @@ def of_tables(
     """Of these tables, or of all; nothing for one without a verdict."""
     mine = [ProofOfTable.tenant == tenant, ProofOfTable.source == source]
     if names is not None:
-        mine.append(tuple_(ProofOfTable.database, ProofOfTable.name).in_(names))
+        mine.append(among((ProofOfTable.database, ProofOfTable.name), names))
     proofs = connection.execute(select(ProofOfTable).where(*mine)).all()
     ids = [number for row in proofs for number in (row.newest_id, row.proof_id) if number is not None]
     shown: dict[int, AnyRow] = {}

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, select
 
-from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.lookups import among
 from controlplane_api.models import Agent, Source, Tenant
 from gateway.registry import AgentName, Standing
 
@@ -17,23 +17,21 @@ def standing_of(connection: Connection, tenant: str, agent: str) -> Standing | N
 def standings(connection: Connection, names: Sequence[AgentName]) -> dict[AgentName, Standing]:
     """Of those that there are."""
     found: dict[AgentName, Standing] = {}
-    for begin in range(0, len(names), LOOKUP_ROWS):
-        rows = connection.execute(
-            select(
-                Tenant.name.label("tenant"), Agent.name, Agent.key_sha256, Agent.enrolled_at_us, Agent.revoked_at_us,
-                Source.name.label("source"),
-            )
-            .join_from(Agent, Tenant)
-            .outerjoin(Source, Source.agent_id == Agent.id)
-            .where(tuple_(Tenant.name, Agent.name).in_(names[begin : begin + LOOKUP_ROWS]))
-        )  # fmt: skip
-        sources: dict[AgentName, set[str]] = {}
-        for row in rows:
-            name = row.tenant, row.name
-            sources.setdefault(name, set()).update(() if row.source is None else (row.source,))
-            found[name] = Standing(row.key_sha256, row.enrolled_at_us is not None, row.revoked_at_us is not None)
-        found |= {name: found[name].with_sources(frozenset(of_agent)) for name, of_agent in sources.items()}
-    return found
+    rows = connection.execute(
+        select(
+            Tenant.name.label("tenant"), Agent.name, Agent.key_sha256, Agent.enrolled_at_us, Agent.revoked_at_us,
+            Source.name.label("source"),
+        )
+        .join_from(Agent, Tenant)
+        .outerjoin(Source, Source.agent_id == Agent.id)
+        .where(among((Tenant.name, Agent.name), names))
+    )  # fmt: skip
+    sources: dict[AgentName, set[str]] = {}
+    for row in rows:
+        name = row.tenant, row.name
+        sources.setdefault(name, set()).update(() if row.source is None else (row.source,))
+        found[name] = Standing(row.key_sha256, row.enrolled_at_us is not None, row.revoked_at_us is not None)
+    return {name: found[name].with_sources(frozenset(of_agent)) for name, of_agent in sources.items()}
 
 
 def enrolled_elsewhere(connection: Connection, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.identity import audit
+from controlplane_api.lookups import among
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, StartKind, State
 from controlplane_api.tenants import ensure_tenants
@@ -238,7 +239,7 @@ def _agent_ids(connection: Connection, beats: Sequence[HeartbeatSeen]) -> dict[t
     rows = connection.execute(
         select(Agent.id, Tenant.name.label("tenant"), Agent.name.label("agent"))
         .join_from(Agent, Tenant)
-        .where(tuple_(Tenant.name, Agent.name).in_(names))
+        .where(among((Tenant.name, Agent.name), names))
     )
     return {(row.tenant, row.agent): row.id for row in rows}
 
@@ -252,7 +253,7 @@ def _health_before(connection: Connection, sources: Sequence[tuple[str, str]]) -
         )
         .join_from(Source, Tenant)
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
-        .where(tuple_(Tenant.name, Source.name).in_(sources))
+        .where(among((Tenant.name, Source.name), sources))
     )  # fmt: skip
     return {(row.tenant, row.name): row for row in rows}
 

@@ -11,8 +11,9 @@ SQLite has one writer, and no locks of rows.
 import logging
 
 from menura.landing import LogEntry
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
+from controlplane_api.lookups import among
 from controlplane_api.models import BlockedSource
 from gateway.registry import Held, SourceKey
 
@@ -35,7 +36,7 @@ def extend(connection: Connection, landing: str, entry: LogEntry, keys: set[Sour
     waiting = keys.intersection(each.key for each in held(connection, landing))
     if not waiting:
         return frozenset()
-    named = tuple_(BlockedSource.tenant, BlockedSource.source).in_([(key.tenant, key.source) for key in waiting])
+    named = among((BlockedSource.tenant, BlockedSource.source), ((key.tenant, key.source) for key in waiting))
     extended = update(BlockedSource).where(BlockedSource.landing == landing, named).values(last_entry=entry.entry)
     rows = connection.execute(extended.returning(BlockedSource.tenant, BlockedSource.source))
     return frozenset(SourceKey(row.tenant, row.source) for row in rows)

@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, exists, func, select, update
 
 from controlplane_api.documents import Document, insert_into
+from controlplane_api.lookups import among
 from controlplane_api.models import Base, Source, SourceTable, TableDefinition
 from controlplane_api.registry import definitions
 from controlplane_api.registry.definitions import Seen
@@ -119,7 +120,7 @@ def changed(connection: Connection, source_id: int, tables: Sequence[TableSeen])
                 select(
                     SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone
                 ).where(
-                    SourceTable.source_id == source_id, tuple_(SourceTable.database, SourceTable.name).in_(names)
+                    SourceTable.source_id == source_id, among((SourceTable.database, SourceTable.name), names)
                 )
             )
         }  # fmt: skip
@@ -152,8 +153,8 @@ def _redefined(connection: Connection, there: Mapping[int, Document]) -> dict[tu
 
 def ids_of(connection: Connection, source_id: int, names: Sequence[tuple[str, str]]) -> list[int]:
     """Of these tables, as far as they are there."""
-    rows, name = _there(source_id), tuple_(SourceTable.database, SourceTable.name)
-    return [row.id for piece in _pieces(names) for row in connection.execute(rows.where(name.in_(piece)))]
+    columns = SourceTable.database, SourceTable.name
+    return [row.id for row in connection.execute(_there(source_id).where(among(columns, names)))] if names else []
 
 
 def ids_but(connection: Connection, source_id: int, names: Collection[int]) -> list[int]:

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from menura.source_configuration import digest_of
-from sqlalchemy import Connection, bindparam, select, tuple_, update
+from sqlalchemy import Connection, bindparam, select, update
 
-from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
+from controlplane_api.lookups import among
 from controlplane_api.models import Agent, Source, SourceConfiguration, Tenant
 from gateway.registry import AgentName, ConfigurationDigests, ConfigurationSeen, SourceConfigured
 
@@ -16,21 +16,20 @@ def digests(connection: Connection, names: Sequence[AgentName]) -> dict[AgentNam
     """Of those agents that there are; computed anew, so that whatever changed a row is seen."""
     found: dict[AgentName, list[tuple[str, str]]] = defaultdict(list)
     reported: dict[AgentName, str] = {}
-    for begin in range(0, len(names), LOOKUP_ROWS):
-        rows = connection.execute(
-            select(
-                Tenant.name.label("tenant"), Agent.name, Agent.reported, Source.name.label("source"),
-                SourceConfiguration.sha256,
-            )
-            .join_from(Agent, Tenant)
-            .outerjoin(Source, Source.agent_id == Agent.id)
-            .outerjoin(SourceConfiguration, SourceConfiguration.source_id == Source.id)
-            .where(tuple_(Tenant.name, Agent.name).in_(names[begin : begin + LOOKUP_ROWS]))
-        )  # fmt: skip
-        for row in rows:
-            reported[row.tenant, row.name] = row.reported
-            if row.sha256 is not None:
-                found[row.tenant, row.name].append((row.source, row.sha256))
+    rows = connection.execute(
+        select(
+            Tenant.name.label("tenant"), Agent.name, Agent.reported, Source.name.label("source"),
+            SourceConfiguration.sha256,
+        )
+        .join_from(Agent, Tenant)
+        .outerjoin(Source, Source.agent_id == Agent.id)
+        .outerjoin(SourceConfiguration, SourceConfiguration.source_id == Source.id)
+        .where(among((Tenant.name, Agent.name), names))
+    )  # fmt: skip
+    for row in rows:
+        reported[row.tenant, row.name] = row.reported
+        if row.sha256 is not None:
+            found[row.tenant, row.name].append((row.source, row.sha256))
     return {name: ConfigurationDigests(digest_of(found[name]), last) for name, last in reported.items()}
 
 

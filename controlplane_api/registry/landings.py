@@ -7,9 +7,9 @@ of its own; it goes on with those.
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, insert, select, tuple_, update
+from sqlalchemy import Connection, insert, select, update
 
-from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.lookups import among
 from controlplane_api.models import BlockedSource, CommittedPosition, Landing, Lease, Quarantine, Source, Tenant
 from gateway.registry import Followed, LandingOther, Logged, SourceKey
 
@@ -43,25 +43,23 @@ def followed(connection: Connection, landing: str, keys: Sequence[SourceKey]) ->
     """In one statement for the entry and one for the sources: entries that come between only add to the latter."""
     applied = connection.execute(select(Landing.applied_entry).where(Landing.url == landing)).scalar() or 0
     sources: dict[SourceKey, Logged] = {}
-    names = [(key.tenant, key.source) for key in keys]
-    for begin in range(0, len(names), LOOKUP_ROWS):
-        rows = connection.execute(
-            select(
-                Lease.tenant, Lease.source, Lease.logged_epoch, CommittedPosition.cut, CommittedPosition.last_gsn,
-                Quarantine.source_id.label("quarantined"), BlockedSource.entry.label("blocked"),
-            )
-            .outerjoin(Tenant, Tenant.name == Lease.tenant)
-            .outerjoin(Source, (Source.tenant_id == Tenant.id) & (Source.name == Lease.source))
-            .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
-            .outerjoin(Quarantine, Quarantine.source_id == Source.id)
-            .outerjoin(BlockedSource, (BlockedSource.tenant == Lease.tenant) & (BlockedSource.source == Lease.source))
-            .where(tuple_(Lease.tenant, Lease.source).in_(names[begin : begin + LOOKUP_ROWS]))
-        )  # fmt: skip
-        for row in rows:
-            sources[SourceKey(row.tenant, row.source)] = Logged(
-                row.logged_epoch,
-                row.cut or 0,
-                row.last_gsn or 0,
-                is_held_back=row.quarantined is not None or row.blocked is not None,
-            )
+    rows = connection.execute(
+        select(
+            Lease.tenant, Lease.source, Lease.logged_epoch, CommittedPosition.cut, CommittedPosition.last_gsn,
+            Quarantine.source_id.label("quarantined"), BlockedSource.entry.label("blocked"),
+        )
+        .outerjoin(Tenant, Tenant.name == Lease.tenant)
+        .outerjoin(Source, (Source.tenant_id == Tenant.id) & (Source.name == Lease.source))
+        .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .outerjoin(Quarantine, Quarantine.source_id == Source.id)
+        .outerjoin(BlockedSource, (BlockedSource.tenant == Lease.tenant) & (BlockedSource.source == Lease.source))
+        .where(among((Lease.tenant, Lease.source), ((key.tenant, key.source) for key in keys)))
+    )  # fmt: skip
+    for row in rows:
+        sources[SourceKey(row.tenant, row.source)] = Logged(
+            row.logged_epoch,
+            row.cut or 0,
+            row.last_gsn or 0,
+            is_held_back=row.quarantined is not None or row.blocked is not None,
+        )
     return Followed(applied, sources)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from menura.landing import LandedCut, LogEntry
-from sqlalchemy import Connection, and_, bindparam, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
+from controlplane_api.lookups import among
 from controlplane_api.models import CommittedPosition, Lease, Quarantine, Source, Tenant
 from controlplane_api.registry import leases
 from controlplane_api.tenants import ensure_tenants
@@ -56,7 +57,7 @@ def select_sources(connection: Connection, keys: set[SourceKey]) -> dict[SourceK
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
         .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
         .outerjoin(Quarantine, Quarantine.source_id == Source.id)
-        .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
+        .where(among((Tenant.name, Source.name), ((key.tenant, key.source) for key in keys)))
         .order_by(Source.id)
         .with_for_update(of=Source, key_share=True)
     )  # fmt: skip

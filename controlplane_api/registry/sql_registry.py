@@ -14,15 +14,16 @@ from contextlib import AbstractContextManager, contextmanager
 from menura.horizon import Horizon
 from menura.landing import LogEntry
 from menura.naming import TableName
-from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, and_, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from controlplane_api import agent_packages, lost_state, rollout_turns, rules, verification_schedules, wanted_tables
-from controlplane_api.database import LOOKUP_ROWS, Database, bound_lock_waits, is_lock_timeout
+from controlplane_api.database import Database, bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.dump_lives import OF_PARTS
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
 from controlplane_api.identity import standings
+from controlplane_api.lookups import among
 from controlplane_api.models import (
     POSITION_OF_SYNC,
     AnyRow,
@@ -443,16 +444,10 @@ class SqlRegistry:
         return ordered
 
     def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
-        found: dict[SourceKey, int] = {}
         asked = select(Tenant.name.label("tenant"), Source.name, column.label("generation")).join_from(Source, Tenant)
-        names = [(key.tenant, key.source) for key in keys]
+        named = among((Tenant.name, Source.name), ((key.tenant, key.source) for key in keys))
         with self._read() as connection:
-            for begin in range(0, len(names), LOOKUP_ROWS):
-                some = tuple_(Tenant.name, Source.name).in_(names[begin : begin + LOOKUP_ROWS])
-                found |= {
-                    SourceKey(row.tenant, row.name): row.generation for row in connection.execute(asked.where(some))
-                }
-        return found
+            return {SourceKey(row.tenant, row.name): row.generation for row in connection.execute(asked.where(named))}
 
     @contextmanager
     def _write(self, lock_seconds: float | None = LOCK_SECONDS) -> Iterator[Connection]:

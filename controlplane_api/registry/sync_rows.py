@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from controlplane_api import positions
-from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document
+from controlplane_api.lookups import among
 from controlplane_api.models import SourceTable, Sync
 from controlplane_api.states import Desired, State
 
@@ -79,24 +79,17 @@ def _select_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[d
     syncs: dict[TableKey, SyncRow] = {}
     known: set[int] = set()
     columns = [getattr(Sync, name) for name in _SYNC_COLUMNS if name not in ("table_id", "source_id")]
-    for begin in range(0, len(tables), LOOKUP_ROWS):
-        rows = connection.execute(
-            select(
-                SourceTable.id, SourceTable.source_id, SourceTable.database, SourceTable.name, Sync.table_id, *columns
-            )
-            .outerjoin(Sync, Sync.table_id == SourceTable.id)
-            .where(
-                tuple_(SourceTable.source_id, SourceTable.database, SourceTable.name).in_(
-                    tables[begin : begin + LOOKUP_ROWS]
-                )
-            )
-        )
-        for id_, source_id, database, name, stored, *values in rows:
-            sync = SyncRow(id_, source_id)
-            if stored is not None:
-                known.add(id_)
-                sync = SyncRow(id_, source_id, *values)
-            syncs[source_id, database, name] = sync
+    rows = connection.execute(
+        select(SourceTable.id, SourceTable.source_id, SourceTable.database, SourceTable.name, Sync.table_id, *columns)
+        .outerjoin(Sync, Sync.table_id == SourceTable.id)
+        .where(among((SourceTable.source_id, SourceTable.database, SourceTable.name), tables))
+    )
+    for id_, source_id, database, name, stored, *values in rows:
+        sync = SyncRow(id_, source_id)
+        if stored is not None:
+            known.add(id_)
+            sync = SyncRow(id_, source_id, *values)
+        syncs[source_id, database, name] = sync
     return syncs, known
 
 
