@@ -15,8 +15,10 @@ stream after `SEND_SECONDS`.
 import asyncio
 import re
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from menura import allocator
@@ -138,7 +140,8 @@ class AgentStream:
         self._sending = asyncio.Lock()
         self._posted: dict[asyncio.Task[None], int] = {}
         self._posted_bytes = 0
-        #: that gRPC has
+        #: of all messages that are not written yet, and the one that gRPC has
+        self._writes: set[asyncio.Task[None]] = set()
         self._writing: asyncio.Task[None] | None = None
         #: that is granted and not sent yet
         self._credit_bytes = 0
@@ -217,6 +220,11 @@ class AgentStream:
         for write in self._posted.keys() - {self._writing}:
             write.cancel()
 
+    async def written(self) -> None:
+        """Wait until gRPC has nothing of this that it still writes: beside that it can't end the stream either."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+
     def _count(self, cost: int) -> None:
         if self.key is not None:
             self._backlog.reports.change(self.key.of_agent, cost - self._cost_bytes)
@@ -235,13 +243,20 @@ class AgentStream:
         size_bytes = message.ByteSize()
         if not self._is_read or len(self._posted) >= MAX_POSTED or self._posted_bytes + size_bytes > MAX_POSTED_BYTES:
             raise self._not_reading(f"{len(self._posted)} messages wait for it")
-        self._follow(asyncio.create_task(self._write(message)), size_bytes)
+        self._follow(self._begin(self._write(message)), size_bytes)
 
     def grant(self, credit_bytes: int) -> None:
         """Post credit; what is granted until the agent reads it is one message."""
         self._credit_bytes += credit_bytes
         if self._credit_bytes == credit_bytes:
-            self._follow(asyncio.create_task(self._write_credit()), 0)
+            self._follow(self._begin(self._write_credit()), 0)
+
+    def _begin(self, writing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        write = asyncio.create_task(writing)
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        write.add_done_callback(_retrieved)
+        return write
 
     def _follow(self, write: asyncio.Task[None], size_bytes: int) -> None:
         self._posted[write] = size_bytes
@@ -251,8 +266,7 @@ class AgentStream:
     async def _sent_within(self, message: StreamRequest, seconds: float) -> None:
         if not self._is_read:
             raise self._not_reading("messages before wait for it")
-        write = asyncio.create_task(self._write(message))
-        write.add_done_callback(_retrieved)
+        write = self._begin(self._write(message))
         done, _ = await asyncio.wait({write}, timeout=seconds)
         if not done:
             self._is_read = False
@@ -276,8 +290,7 @@ class AgentStream:
         await self._context.write(message)
 
     def _posted_written(self, write: asyncio.Task[None]) -> None:
-        self._posted_bytes -= self._posted.pop(write)
-        _retrieved(write)  # where it failed the stream has ended, which `receive` sees
+        self._posted_bytes -= self._posted.pop(write)  # where it failed the stream has ended, which `receive` sees
 
     def _not_reading(self, found: str) -> AgentNotReading:
         return AgentNotReading(

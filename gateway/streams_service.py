@@ -100,6 +100,7 @@ class StreamsService:
             self._parts.metrics.certificates_us.pop(stream, None)
             self._parts.metrics.menura_session_open_streams -= 1
             self._open.discard(task)
+        await stream.written()
 
     async def _serve_stream(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> None:
         """With a certificate: its agent's place first, then the Hello, which must say the same. Without: the Hello."""

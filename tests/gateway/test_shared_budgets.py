@@ -215,6 +215,32 @@ def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_
         asyncio.run(scenario())
 
 
+def test_stream_when_its_agent_reads_after_the_gateway_has_ended_it_then_hears_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    registry: WaitingForItsDatabase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """gRPC can't end a stream beside a message that waits for the agent: it logged a fault, and the agent waited."""
+    monkeypatch.setattr("gateway.stream.MAX_POSTED", 64)
+    monkeypatch.setattr("gateway.stream.FAIL_SECONDS", 0.2)
+    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
+    metrics = GatewayMetrics()
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, metrics) as address,
+            scripted_agent(address, *SOURCES) as slow,
+        ):
+            unread = await commit_without_reading(slow, SOURCES[0], caplog)
+            await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
+            assert (await unread.expect_error()).code == "AGENT_NOT_READING"
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(scenario())
+    assert "raised in core" not in caplog.text
+
+
 def test_heartbeats_when_their_agent_does_not_read_the_answers_then_nothing_of_them_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: WaitingForItsDatabase
 ) -> None:
