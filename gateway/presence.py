@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from gateway.errors import DuplicateAgent, SessionUnknown, SourceHeld
 from gateway.registry import AgentName, SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
-ANNOUNCE_SECONDS = 10.0
+ANNOUNCE_SECONDS = 60.0
 #: how long it may be ahead of what the agent tells of its sources
 HELD_SECONDS = 2.0
 #: after a newer session has come, of the older one
@@ -63,7 +64,8 @@ class Presence:
         self._silent_seconds = silent_seconds
         self._sessions: dict[tuple[str, str], AgentSession] = {}
         self._holders: dict[SourceKey, AgentSession] = {}
-        self._changed = asyncio.Event()
+        #: set when a session of the agent opens; there while a stream waits for that
+        self._opened: WeakValueDictionary[AgentName, asyncio.Event] = WeakValueDictionary()
 
     async def open(self, tenant: str, agent: str, session: str) -> AgentSession:
         """A Control_Config stream came. Raises `DuplicateAgent` where another session of the agent lives."""
@@ -74,7 +76,7 @@ class Presence:
             self.replace(current)
         if current is None:
             current = self._sessions[name] = AgentSession(tenant, agent, session)
-            self._announce()
+            self._opened.pop(name, asyncio.Event()).set()
         current.streams += 1
         return current
 
@@ -110,28 +112,27 @@ class Presence:
         return False
 
     async def join(self, tenant: str, agent: str, session: str) -> AgentSession:
-        """Another stream of a session came; waits a moment for the session. Raises `SessionUnknown`."""
+        """Another stream of a session came; waits a moment for the session.
+
+        Raises `SessionUnknown`, or `DuplicateAgent` where another session of the agent is there.
+        """
+        name = tenant, agent
         with suppress(TimeoutError):
             async with asyncio.timeout(ANNOUNCE_SECONDS):
-                while True:
-                    changed = self._changed
-                    current = self._sessions.get((tenant, agent))
-                    if current is not None and current.session == session:
-                        current.streams += 1
-                        try:
-                            await current.recorded.wait()
-                        except asyncio.CancelledError:
-                            self.leave(current)
-                            raise
-                        return current
-                    await changed.wait()
-        if (tenant, agent) in self._sessions:
+                while (current := self._sessions.get(name)) is None or current.session != session:
+                    opened = self._opened.setdefault(name, asyncio.Event())
+                    await opened.wait()
+        current = self._sessions.get(name)
+        if current is None:
+            raise SessionUnknown(
+                "opening a stream",
+                f"agent {agent} has no Control_Config stream with this session",
+                remedy="The agent opens Control_Config first; it is tried again by itself",
+            )
+        if current.session != session:
             raise duplicate(agent)
-        raise SessionUnknown(
-            "opening a stream",
-            f"agent {agent} has no Control_Config stream with this session",
-            remedy="The agent opens Control_Config first; it is tried again by itself",
-        )
+        current.streams += 1
+        return current
 
     def leave(self, session: AgentSession) -> bool:
         """A stream closed; True when it was the session's last and no newer session came."""
@@ -183,10 +184,6 @@ class Presence:
     def _release(self, session: AgentSession) -> None:
         for key in [key for key, holder in self._holders.items() if holder is session]:
             del self._holders[key]
-
-    def _announce(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
 
 def duplicate(agent: str, gateway: str = "") -> DuplicateAgent:

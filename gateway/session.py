@@ -52,8 +52,8 @@ class Session:
         else:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
         try:
-            if key.role is Role.CONFIG:
-                await run_until_first(self.shared.take(agent), _leave_when_replaced(agent))
+            ready = self.shared.take(agent) if key.role is Role.CONFIG else _recorded(agent)
+            await run_until_first(ready, _leave_when_replaced(agent))
             await self._serve_until_replaced(agent, hello)
         finally:
             if self.presence.leave(agent):
@@ -151,6 +151,11 @@ class Session:
     async def _end(self, agent: AgentSession) -> None:
         await self.parts.heartbeats.forget(agent.name)
         await self.shared.end(agent)
+
+
+async def _recorded(agent: AgentSession) -> None:
+    """The registry knows the agent: thousands that come at once may wait for that longer than for their own Hello."""
+    await agent.recorded.wait()
 
 
 async def _leave_when_replaced(agent: AgentSession) -> None:

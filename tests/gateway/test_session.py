@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from menura.v1.error_pb2 import Error
 
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.errors import ListenRefused
-from gateway.registry import SourceKey, Standing
+from gateway.registry import AgentSeen, SourceKey, Standing
 from gateway.server import serve
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
@@ -90,6 +91,36 @@ def test_a_data_stream_when_it_is_ahead_of_its_agent_waits_for_it(tmp_path: Path
             early = await agent.open("MySQLBinlog", "shop")
             await agent.open("Control_Config")
             await early.expect("replicate")
+
+    asyncio.run(scenario())
+
+
+def test_streams_of_an_agent_when_the_database_is_slow_to_know_it_then_wait_and_are_not_taken_for_a_copys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of agents that come at once wait for the database longer than a stream waits for its agent."""
+    monkeypatch.setattr("gateway.presence.ANNOUNCE_SECONDS", 0.2)
+    registry, may_record = MemoryRegistry(), threading.Event()
+    registry.want("acme", "shop", "orders")
+    record_agent = registry.record_agent
+
+    def recorded_late(agent: AgentSeen) -> None:
+        if agent.sources:
+            may_record.wait()
+        record_agent(agent)
+
+    monkeypatch.setattr(registry, "record_agent", recorded_late)
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream = await agent.open("MySQLBinlog", "shop")
+            other = await agent.open("MySQLBinlog", "none")  # that nobody has: it is refused once streams are served
+            agent.session = "another-process"
+            copy = await agent.open("MySQLBinlog", "shop")
+            assert (await copy.expect_error()).code == "DUPLICATE_AGENT"  # by then the first ones have waited as long
+            may_record.set()
+            await stream.expect("replicate")
+            assert (await other.expect_error()).code == "SOURCE_HELD"
 
     asyncio.run(scenario())
 
