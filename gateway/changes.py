@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 0.5
 #: many changes that come together are looked at once
 SPACING_SECONDS = 0.05
+#: after a look so many times as long as it took: thousands of agents that come or change one by one are no reason to
+#: look all the time
+SPACING_LOOKS = 4
 #: until it is listened again where the database was away
 RETRY_SECONDS = 1.0
 #: looks by the clock are so much rarer while the database tells of changes
@@ -34,14 +37,22 @@ class Changes:
     _told: asyncio.Event = field(default_factory=asyncio.Event)
     _is_listening: bool = False
 
-    async def next(self, seen: int) -> int:
-        """Wait until it is time for a look; what it returned before the last look is `seen` now, at first 0."""
-        await asyncio.sleep(min(SPACING_SECONDS, self.poll_seconds))
+    async def next(self, seen: int, look_seconds: float = 0.0) -> int:
+        """Wait until it is time for a look; what it returned before the last look is `seen` now, at first 0.
+
+        `look_seconds`: for how long the last look lasted.
+        """
+        await asyncio.sleep(min(max(SPACING_SECONDS, SPACING_LOOKS * look_seconds), self.poll_seconds))
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.poll_seconds * (RARER if self._is_listening else 1)):
+            async with asyncio.timeout(self.clock_seconds):
                 while self._number == seen:
                     await self._told.wait()
         return self._number
+
+    @property
+    def clock_seconds(self) -> float:
+        """Between two looks when nothing is told."""
+        return self.poll_seconds * (RARER if self._is_listening else 1)
 
     def note(self) -> None:
         """Something may be new: a look is due."""

@@ -10,6 +10,7 @@ from menura.stores.store import Store
 
 from gateway.audit import Audit
 from gateway.backlog import Backlog
+from gateway.changes import Changes
 from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
 from gateway.heartbeats import Heartbeats
@@ -72,6 +73,7 @@ class LandingParts:
     #: of what streams ask else, and wait for
     asking: FairThreads
     #: of desired tables, and of desired dumps
+    changes: Changes
     generations: Generations[SourceKey, int]
     dump_generations: Generations[SourceKey, int]
     #: of the sources that are configured for agents

@@ -13,6 +13,8 @@ eightfold within `backlog.MAX_REPORTS_BYTES`. Text in `_unrepresentable` is beyo
 its least and greatest value until the file's end.
 """
 
+import gc
+
 import pyarrow as pa
 from menura import allocator
 
@@ -24,11 +26,17 @@ LARGE_ROWS_BYTES = 20 << 20
 _KEPT_BLOCK_BYTES = 8 << 20
 #: free memory at the heap's end that is kept
 _KEPT_FREE_BYTES = 32 << 20
+#: made before Python's cyclic collector looks at those, and now and then at all objects. With 2,000 agents that lasts a
+#: second, in which nothing else runs.
+_COLLECT_EVERY_OBJECTS = 50_000
 
 
 def settle() -> None:
-    """Call before the first thread starts."""
+    """Call when everything is imported, before the first thread starts."""
     allocator.keep(_KEPT_BLOCK_BYTES, _KEPT_FREE_BYTES)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY_OBJECTS)
 
 
 def give_back() -> None:

@@ -7,7 +7,8 @@ what is configured for an agent has digests.
 
 import asyncio
 import logging
-from collections import Counter
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -30,21 +31,23 @@ class Generations(Generic[Key, Generation]):
         self._ask = ask
         self._changes = changes
         self._metrics = metrics
-        self._followers: Counter[Key] = Counter()
+        #: by what is followed, what is set when its generation moves: streams wait by the thousand, each for its own
+        self._followers: defaultdict[Key, list[asyncio.Event]] = defaultdict(list)
         self._current: dict[Key, Generation] = {}
-        self._polled = asyncio.Event()
         self._away = False
 
     @contextmanager
-    def following(self, key: Key) -> Iterator[None]:
-        """While inside, its generation is asked for."""
-        self._followers[key] += 1
-        if key not in self._current:
+    def following(self, key: Key, moved: asyncio.Event) -> Iterator[None]:
+        """While inside, its generation is asked for; `moved` is set with the first answer and with each other one."""
+        self._followers[key].append(moved)
+        if key in self._current:
+            moved.set()
+        else:
             self._changes.note()
         try:
             yield
         finally:
-            self._followers[key] -= 1
+            self._followers[key].remove(moved)
             if not self._followers[key]:
                 del self._followers[key]
                 self._current.pop(key, None)
@@ -53,25 +56,14 @@ class Generations(Generic[Key, Generation]):
         """The generation of what is followed; None before the first answer."""
         return self._current.get(key)
 
-    async def polled(self) -> None:
-        """Wait for the next look at the registry."""
-        await self._polled.wait()
-
-    async def changed(self, key: Key, known: Generation | None) -> Generation:
-        """Wait until the generation of what is followed is another than `known`; returns it."""
-        while (current := self._current.get(key)) is None or current == known:
-            await self._polled.wait()
-        return current
-
     async def run(self) -> None:
         """Poll until cancelled."""
         seen = 0
         while True:
+            began = time.monotonic()
             if self._followers:
                 await self._poll(list(self._followers))
-            self._polled.set()
-            self._polled = asyncio.Event()
-            seen = await self._changes.next(seen)
+            seen = await self._changes.next(seen, time.monotonic() - began)
 
     async def _poll(self, keys: list[Key]) -> None:
         try:
@@ -83,4 +75,16 @@ class Generations(Generic[Key, Generation]):
             self._away = True
         else:
             self._away = False
-            self._current = {key: found[key] for key in self._followers if key in found}
+            for key in keys:
+                self._take(key, found.get(key))
+
+    def _take(self, key: Key, found: Generation | None) -> None:
+        """What the registry says of it now, None: nothing. Nobody may follow it any more."""
+        if key not in self._followers or found == self._current.get(key):
+            return
+        if found is None:
+            del self._current[key]
+        else:
+            self._current[key] = found
+        for moved in self._followers[key]:
+            moved.set()

@@ -156,6 +156,7 @@ def _parts(
         asking=pools.asking,
         standings=Standings(registry.standings, changes, metrics, pools.asking),
         audit=Audit(registry, reports),
+        changes=changes,
         generations=Generations(registry.generations, changes, metrics),
         dump_generations=Generations(registry.dump_generations, changes, metrics),
         configurations=Generations(registry.configuration_digests, changes, metrics),

@@ -7,9 +7,11 @@ nobody new is admitted. Nothing is durable.
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from gateway.changes import Changes
 from gateway.identity import Identity, check_standing, check_without_certificate
@@ -33,6 +35,8 @@ class Standings:
         self._current: dict[AgentName, Standing | None] = {}
         #: set with the next change of what is known of an agent: streams wait by the thousand
         self._changes: dict[AgentName, asyncio.Event] = {}
+        #: there while a stream waits for the first look
+        self._first_looks: WeakValueDictionary[AgentName, asyncio.Lock] = WeakValueDictionary()
         self._away = False
 
     @asynccontextmanager
@@ -40,9 +44,10 @@ class Standings:
         """While a stream of the agent is open; raises an `IdentityRefused`, or `RegistryAway`."""
         self._followers[name] += 1
         try:
-            if name not in self._current:
-                found = await ask_registry(self._asking, name, self._ask, [name])
-                self._current.setdefault(name, found.get(name))
+            async with self._first_looks.setdefault(name, asyncio.Lock()):  # an agent's streams come together
+                if name not in self._current:
+                    found = await ask_registry(self._asking, name, self._ask, [name])
+                    self._current.setdefault(name, found.get(name))
             self._check(name, identity)
             yield
         finally:
@@ -69,11 +74,13 @@ class Standings:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        seen = 0
+        seen, look_seconds = 0, 0.0
         while True:
-            seen = await self._looks.next(seen)
+            seen = await self._looks.next(seen, look_seconds)
+            began = time.monotonic()
             if self._followers:
                 await self._poll(list(self._followers))
+            look_seconds = time.monotonic() - began
 
     def _check(self, name: AgentName, identity: Identity | None) -> None:
         if identity is None:

@@ -6,8 +6,9 @@ that the agent holds, whenever its generation moves. Its software is `Upgrade`'s
 report that its database has lost, being an older copy now, is recorded again. All else begins anew with each stream.
 """
 
+import asyncio
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from menura.bounds import MAX_NAME_CHARS
@@ -82,19 +83,22 @@ class Control:
         #: the sources are others than the registry has heard of
         self._is_anew = True
         self._upgrade = Upgrade(stream, parts, agent)
+        #: set when what is desired, or what the agent says of its sources, is something else than before
+        self._moved = asyncio.Event()
         self._run_are(source_seen(hello.sources))
 
     async def serve(self) -> None:
-        await run_until_first(self._receive(), self._reconcile())
+        await run_until_first(self._receive(), self._reconcile(), self._follow_standing())
 
     async def _reconcile(self) -> None:
-        """Again and again: take what is its own and free, send what moved."""
+        """Take what is its own and free, send what moved: when something has, and by the clock."""
         generations, elsewhere = self._parts.generations, frozenset[str]()
         with ExitStack() as followed:
-            followed.enter_context(self._parts.configurations.following(self._name))
-            followed.enter_context(self._parts.orders.following(self._name))
+            followed.enter_context(self._parts.configurations.following(self._name, self._moved))
+            followed.enter_context(self._parts.orders.following(self._name, self._moved))
             followed.callback(self._give_up_all)
             while True:
+                self._moved.clear()
                 is_anew, self._is_anew = self._is_anew, False
                 if is_anew:
                     elsewhere = await self._enrolled_elsewhere()
@@ -107,7 +111,7 @@ class Control:
                     await self._record_agent(held)
                     for name in new:
                         self._followed[name] = ExitStack()
-                        self._followed[name].enter_context(generations.following(self._key(name)))
+                        self._followed[name].enter_context(generations.following(self._key(name), self._moved))
                         self._sent[name] = None
                 await self._refuse_others(own)
                 await self._configure()
@@ -116,7 +120,15 @@ class Control:
                     current = generations.current(self._key(name))
                     if current is not None and current != sent:
                         await self._send_desired(name)
-                await generations.polled()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._parts.changes.clock_seconds):
+                        await self._moved.wait()
+
+    async def _follow_standing(self) -> None:
+        """Sources may become its own, or another agent's."""
+        while True:
+            await self._parts.standings.changed(self._name)
+            self._moved.set()
 
     async def _configure(self) -> None:
         """Send what is configured where the agent may have another list; record again what the database has lost."""
@@ -220,6 +232,7 @@ class Control:
                 continue
             if message.WhichOneof("payload") == "effective_version":
                 await self._upgrade.take(message.effective_version)
+                self._moved.set()
                 continue
             if message.WhichOneof("payload") == "package_request":
                 await self._upgrade.give(message.package_request)
@@ -238,6 +251,7 @@ class Control:
             if former is None or sources[name].started != former.started:
                 self._sent[name] = None
         self._is_anew = self._is_anew or sources != self._sources
+        self._moved.set()
         self._sources = sources
         self._agent.flavors |= {name: seen.flavor for name, seen in sources.items() if seen.flavor}
 

@@ -77,8 +77,11 @@ class Dumps:
     _queue: StreamQueue = field(init=False)
     _generation: int = 0
     _withheld_bytes: int = 0
-    #: states that the registry does not have yet
+    #: states that the registry does not have yet, and that there are some
     _states: dict[str, DumpSeen] = field(default_factory=dict)
+    _told: asyncio.Event = field(default_factory=asyncio.Event)
+    #: set when what is desired has another generation
+    _desired_moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -123,7 +126,7 @@ class Dumps:
         await self.parts.pending_chunks.settled(self.key)
         self._chunks = self.parts.pending_chunks.open(self.key, self.session)
         try:
-            with self.parts.dump_generations.following(self.key):
+            with self.parts.dump_generations.following(self.key, self._desired_moved):
                 await run_until_first(self._land(), self._answer(), self._follow_desired(), self._report_states())
         finally:
             await finish(self._close())
@@ -278,13 +281,15 @@ class Dumps:
     def _take_state(self, status: DumpStatus) -> None:
         if self._chunks.order(status.dump) is not None:
             self._states[status.dump] = dump_seen(status)
+            self._told.set()
 
     async def _report_states(self) -> None:
         while True:
+            await self._told.wait()
             await asyncio.sleep(STATUS_SECONDS)
-            if self._states:
-                states, self._states = list(self._states.values()), {}
-                await self._record_states(states)
+            self._told.clear()
+            states, self._states = list(self._states.values()), {}
+            await self._record_states(states)
 
     async def _record_states(self, states: list[DumpSeen]) -> None:
         await self.parts.reports.tell(
@@ -312,10 +317,11 @@ class Dumps:
                 self._grant(0)
 
     async def _follow_desired(self) -> None:
-        known: int | None = None
         while True:
-            known = await self.parts.dump_generations.changed(self.key, known)
-            await self._queue.notice(known)
+            await self._desired_moved.wait()
+            self._desired_moved.clear()
+            if (current := self.parts.dump_generations.current(self.key)) is not None:
+                await self._queue.notice(current)
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()

@@ -108,6 +108,8 @@ class Replication:
     flavor: Callable[[], str]
     parts: LandingParts
     superseded: asyncio.Event = field(default_factory=asyncio.Event)
+    #: set when what is desired has another generation
+    _desired_moved: asyncio.Event = field(default_factory=asyncio.Event)
     _jobs: LandingJobs = field(init=False)
     _run: _Run | None = None
     _queue: StreamQueue = field(init=False)
@@ -128,7 +130,7 @@ class Replication:
         await self.parts.fence.enter(self.key, self)
         self.parts.committer.watch(self.key)
         try:
-            with self.parts.generations.following(self.key):
+            with self.parts.generations.following(self.key, self._desired_moved):
                 await run_until_first(
                     self._receive(),
                     self._land(),
@@ -370,10 +372,11 @@ class Replication:
             await self._moved.wait_for(lambda: len(self._uncommitted) <= at_most)
 
     async def _follow_desired(self) -> None:
-        known: int | None = None
         while True:
-            known = await self.parts.generations.changed(self.key, known)
-            await self._queue.notice(known)
+            await self._desired_moved.wait()
+            self._desired_moved.clear()
+            if (current := self.parts.generations.current(self.key)) is not None:
+                await self._queue.notice(current)
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()
