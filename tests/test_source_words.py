@@ -23,6 +23,7 @@ _REQUEST_TYPES = ("MySQLClient", "MySQLBinlog", "PgSQLClient", "PgSQLWal", "PgSQ
 MEANT: dict[str, tuple[str, ...]] = {
     # the control plane's own database
     "controlplane_api/commands/options.py": ("postgresql://",),
+    "controlplane_api/commits.py": ("PostgreSQL", "pg_current_snapshot"),
     "controlplane_api/database.py": ("postgresql", "PostgreSQL", "postgres", "WAL"),
     "controlplane_api/doctor.py": ("PostgreSQL", "postgresql://", "pg_stat_activity"),
     "controlplane_api/documents.py": ("postgresql",),

@@ -16,11 +16,13 @@ from starlette.types import ASGIApp
 from controlplane_api.api import dashboard, openapi, problems
 from controlplane_api.api.authentication import Authentication
 from controlplane_api.api.event_stream import EventStreams
-from controlplane_api.api.gate import Gate, Rule, routes_of, rules_of
+from controlplane_api.api.gate import Gate, routes_of, rules_of
 from controlplane_api.api.guard import Guard, only_json
 from controlplane_api.api.histories import Histories
 from controlplane_api.api.history_keeping import Keeping
+from controlplane_api.api.live import Live
 from controlplane_api.api.roles import NEEDS
+from controlplane_api.api.route_rules import Rule
 from controlplane_api.api.routers import (
     api_tokens,
     configurations,
@@ -30,6 +32,7 @@ from controlplane_api.api.routers import (
     identities,
     joined_views,
     lakes,
+    live,
     login,
     offsets,
     rules,
@@ -51,7 +54,7 @@ ROUTERS = tuple(
     module.router
     for module in (
         fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications, upgrades,
-        verification_schedules, joined_views, searches, lakes, login, service,
+        verification_schedules, joined_views, searches, lakes, live, login, service,
     )
 )  # fmt: skip
 
@@ -81,13 +84,14 @@ def create_app(database: Database, access: Access) -> ASGIApp:
     """The application over an open database, which the caller closes."""
     authentication = Authentication(database, anonymous=access.anonymous, secure=access.secure)
     app, rules = _routes(authentication.cookie)
-    state = {
+    state: dict[str, object] = {
         "login": login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}"),
         "streams": EventStreams(),
         "searching": searches.Searching(access.search),
         "host_figures": access.host_figures,
         "histories": (histories := Histories(now_us())),
     }
+    state["live"] = Live(app, rules, state, database)
     public_host = None if access.beyond_loopback else urlsplit(access.public_url).netloc
     # The guard is outside of everything, so that an answer to a defect has its headers too.
     return Keeping(Guard(Gate(app, authentication, rules, state), public_host), database, histories)

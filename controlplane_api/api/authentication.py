@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TypeVar
@@ -205,11 +205,24 @@ def _live(row: AnyRow | None) -> SessionOf:
 
 def is_good_still(connection: Connection, known: Known) -> bool:
     """Whether what a caller has shown is good still: an answer that goes on asks again and again."""
+    return known in good_still(connection, [known])
+
+
+def good_still(connection: Connection, shown: Collection[Known]) -> set[Known]:
+    """Of many that were known: who is, with the same roles. Two statements, however many there are."""
     now = now_us()
-    if known.session:
-        return sessions.session_of(connection, known.session, now) is not None
-    row_id = known.whose.token_id
-    return row_id is None or api_tokens.is_good(connection, row_id, now)
+    secrets = {known.session for known in shown if known.session}
+    tokens = {known.whose.token_id for known in shown if not known.session and known.whose.token_id is not None}
+    by_session = sessions.sessions_of(connection, secrets, now)
+    by_token = api_tokens.live_callers(connection, tokens, now)
+
+    def is_good(known: Known) -> bool:
+        if known.session:
+            return by_session.get(known.session) == known.whose
+        row_id = known.whose.token_id
+        return row_id is None or by_token.get(row_id) == known.caller
+
+    return set(filter(is_good, shown))
 
 
 def _unknown() -> CallerUnknown:

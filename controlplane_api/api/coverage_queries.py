@@ -94,6 +94,7 @@ def _coverage(connection: Connection, source_id: int, source: str, within: int |
         tables=tables,
         rows=rows,
         oldest_proof_age_us=max(0, now - min(proven)) if proven else None,
+        oldest_proof_at_us=min(proven, default=None),
     )
 
 

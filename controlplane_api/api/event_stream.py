@@ -1,20 +1,21 @@
 """Server-sent events: an answer that goes on for as long as its reader takes it.
 
 Comes in: what is in the database behind a place, looked for again and again (`followed`). Goes out: the answer's body.
-It ends when the reader closes it, when the reader has not taken a text within `SEND_SECONDS`, and after
-`STREAM_SECONDS`; a reader comes back with `Last-Event-ID`. A process has `MAX_STREAMS` of them at once, and
+It ends when the reader closes it, when the reader has not taken a text within `SEND_SECONDS`, when the server stops,
+and after `STREAM_SECONDS`; a reader comes back with `Last-Event-ID`. A process has `MAX_STREAMS` of them at once, and
 `MAX_OF_TENANT` of one tenant. Looks have threads of their own, of which one tenant leaves some to others.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Header
+from menura.http_server import STOPPING
 from sqlalchemy import Connection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -111,16 +112,25 @@ class EventStreams:
                 remedy="Close one, or open it later.",
             )
 
+    @contextmanager
+    def one_of(self, tenant: str) -> Iterator[None]:
+        self.open[tenant] += 1
+        try:
+            yield
+        finally:
+            self.open[tenant] -= 1
+            self.open += Counter()  # without those that have none
+
 
 class EventStream(Response):
     media_type = "text/event-stream"
 
-    def __init__(self, streams: EventStreams, tenant: str, texts: AsyncGenerator[str, None]) -> None:
-        super().__init__()
+    def __init__(self, texts: AsyncGenerator[str, None], held: AbstractContextManager[None]) -> None:
+        """`held`: what it takes while it is open."""
+        super().__init__(headers={"x-accel-buffering": "no"})  # nginx hands its texts on as they come
         del self.headers["content-length"]
-        self._streams = streams
-        self._tenant = tenant
         self._texts = texts
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -129,26 +139,24 @@ class EventStream(Response):
             await send(start)
             await send(end)
             return
-        self._streams.open[self._tenant] += 1
-        try:
+        with self._held:
             await send(start)
-            await self._follow(receive, send)
+            await self._follow(scope.get(STOPPING), receive, send)
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEND_SECONDS):
                     await send(end)
-        finally:
-            self._streams.open[self._tenant] -= 1
-            self._streams.open += Counter()  # without those that have none
 
-    async def _follow(self, receive: Receive, send: Send) -> None:
+    async def _follow(self, stopping: asyncio.Event | None, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
+        ends: list[asyncio.Task[object]] = [asyncio.create_task(_left(receive))]
+        if stopping is not None:
+            ends.append(asyncio.create_task(stopping.wait()))
         try:
-            await asyncio.wait((sending, leaving), timeout=STREAM_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, *ends), timeout=STREAM_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            sending.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
+            for task in (*ends, sending):
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
         with suppress(asyncio.CancelledError, TimeoutError):
             await sending
 

@@ -10,8 +10,6 @@ database's connections of others, and a caller's not those of its tenant. Bodies
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from re import Pattern
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,7 +28,8 @@ from controlplane_api.api.guard import READS
 from controlplane_api.api.paths import Command
 from controlplane_api.api.problems import problem_response, unrouted_response
 from controlplane_api.api.proxies import client_address
-from controlplane_api.api.roles import ASK_SEARCH_SERVICE, AUDITED, NEEDS
+from controlplane_api.api.roles import ASK_SEARCH_SERVICE, AUDITED, LIVE, NEEDS
+from controlplane_api.api.route_rules import Rule, matching
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
@@ -47,19 +46,6 @@ MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER, THREADS = 96, 8, 4, 128
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    path: Pattern[str]
-    methods: frozenset[str]
-    need: Need
-    #: as the audit log names it
-    name: str = ""
-    #: a command that `writing` puts into the audit log
-    audited: bool = False
-    #: has turns of its own
-    asks_search_service: bool = False
-
-
 def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
     """In the order in which the application looks for a route. Raises LookupError for a route without a need."""
     return [_rule(route) for route in routes_of(routers)]
@@ -74,8 +60,8 @@ def _rule(route: APIRoute) -> Rule:
     if need is None:
         raise LookupError(f"api.roles says nothing of {route.path}")
     methods = frozenset(route.methods or ())
-    asks = route.endpoint in ASK_SEARCH_SERVICE
-    return Rule(route.path_regex, methods, need, action_of(route.endpoint), route.endpoint in AUDITED, asks)
+    asks, is_live = route.endpoint in ASK_SEARCH_SERVICE, route.endpoint in LIVE
+    return Rule(route.path_regex, methods, need, action_of(route.endpoint), route.endpoint in AUDITED, asks, is_live)
 
 
 def action_of(endpoint: Callable[..., Any]) -> str:
@@ -105,7 +91,7 @@ class Gate:
             current_default_thread_limiter().total_tokens = THREADS
             await self._app(scope, receive, send)
             return
-        there = [(rule, match) for rule in self._rules if (match := rule.path.match(scope["path"])) is not None]
+        there = matching(self._rules, scope["path"])
         found = next((found for found in there if scope["method"] in found[0].methods), None)
         if found is None:
             await self._unrouted(scope, {method for rule, _ in there for method in rule.methods})(scope, receive, send)

@@ -12,6 +12,7 @@ from controlplane_api.api.routers import (
     identities,
     joined_views,
     lakes,
+    live,
     login,
     offsets,
     rules,
@@ -57,6 +58,8 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     # takes the locks of an application
     configurations.plan_fleet: Need.OPERATE,
     configurations.apply_fleet: Need.ADMINISTER,
+    # and of each address what that needs
+    live.follow_answers: Need.VIEW,
     events.follow_events: Need.VIEW,
     rules.get_rules: Need.VIEW,
     rules.remove_rule: Need.OPERATE,
@@ -161,6 +164,41 @@ AUDITED = frozenset({lakes.forget_lake, *(route for route, need in NEEDS.items()
     joined_views.change_view,
     joined_views.drop_view,
 }
+
+#: whose answers can be followed: they are the same for all with the same grants, and cost no more than a look; or they
+#: are rows, which are asked for each caller
+LIVE = frozenset(
+    {
+        fleet.get_tenants,
+        fleet.get_fleet,
+        fleet.get_agents,
+        fleet.get_sources,
+        fleet.get_source,
+        fleet.get_history,
+        rules.get_rules,
+        tables.get_tables,
+        tables.get_table,
+        tables.get_table_events,
+        tables.get_table_definitions,
+        tables.get_table_ledger,
+        dumps.get_dumps,
+        verifications.get_proofs,
+        verifications.get_proof,
+        verifications.get_verdicts,
+        verification_schedules.get_coverage,
+        verification_schedules.get_verification_schedule,
+        joined_views.get_views,
+        joined_views.get_view,
+        searches.get_search_indexes,
+        searches.get_recent_changes,
+        upgrades.get_releases,
+        upgrades.get_rollout,
+        upgrades.get_rollout_agents,
+        identities.get_tokens,
+        identities.get_audit,
+        api_tokens.get_api_tokens,
+    }
+)
 
 #: have turns of `api.search_service`, not of `api.gate`
 ASK_SEARCH_SERVICE = frozenset(

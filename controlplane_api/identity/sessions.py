@@ -9,7 +9,7 @@ session, and the row is gone with that transaction. A kill before leaves the lin
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, delete, insert, select
@@ -56,6 +56,22 @@ def spend_link(connection: Connection, secret: str, now: int) -> SessionOf | Non
 def session_of(connection: Connection, secret: str, now: int) -> SessionOf | None:
     """None where there is none, or its time or its token's is over."""
     return _find(connection, secret, now, link=False)
+
+
+def sessions_of(connection: Connection, shown: Collection[str], now: int) -> dict[str, SessionOf]:
+    """Of many secrets those that have a session."""
+    secrets = {_digest(secret): secret for secret in shown}
+    rows = connection.execute(
+        select(WebSession)
+        .where(WebSession.secret_sha256.in_(secrets), WebSession.link.is_(False))
+        .where(WebSession.created_at_us <= now + api_tokens.SKEW_US, WebSession.expires_at_us > now)
+    ).all()
+    callers = api_tokens.live_callers(connection, {row.token_id for row in rows if row.token_id is not None}, now)
+    found = [
+        (row, Caller(row.actor, _grants(row.grants)) if row.token_id is None else callers.get(row.token_id))
+        for row in rows
+    ]
+    return {secrets[row.secret_sha256]: SessionOf(caller, row.token_id) for row, caller in found if caller is not None}
 
 
 def end_session(connection: Connection, secret: str) -> None:

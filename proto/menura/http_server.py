@@ -5,21 +5,24 @@ imports this module: it needs the package uvicorn.
 
 uvicorn closes a connection that says nothing, but lets one go on that sends a byte now and then. Here a request has
 `REQUEST_SECONDS` to come whole, from its connection's beginning or the end of the answer before; then the connection is
-closed. An answer may take as long as it does.
+closed. An answer may take as long as it does; one that goes on and on ends when `STOPPING` of its scope is set.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Sequence
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS = 30
 #: for requests that still run when it is asked to stop
 STOP_SECONDS = 3
+#: of a scope: an asyncio.Event that is set once the server is asked to stop
+STOPPING = "menura.stopping"
 
 
 class PromptProtocol(H11Protocol):
@@ -59,6 +62,18 @@ class PromptProtocol(H11Protocol):
             self.transport.close()
 
 
+class StoppingServer(uvicorn.Server):
+    """Tells its application when it stops: without that it waits for answers that go on, and then cuts them off."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        await super().shutdown(sockets)
+
+
 def server_of(
     app: ASGIApp,
     port: int = 0,
@@ -71,8 +86,13 @@ def server_of(
     `trusted_proxies`: networks whose X-Forwarded-For says from where a request comes; nobody else's does.
     `most_connections`: those beyond are answered with 503.
     """
+    stopping = asyncio.Event()
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, STOPPING: stopping}, receive, send)
+
     config = uvicorn.Config(
-        app,
+        told,
         port=port,
         http=PromptProtocol,
         log_config=None,
@@ -85,4 +105,4 @@ def server_of(
     )
     config.load()
     config.ssl = tls
-    return uvicorn.Server(config)
+    return StoppingServer(config, stopping)

@@ -51,6 +51,22 @@ class Browser:
     def wait_for_text(self, css: str, text: str) -> None:
         wait_for(f"{text!r} in {css}", lambda: text in self.text(css), every=0.05)
 
+    @contextmanager
+    def windows(self, number: int) -> Iterator[list[str]]:
+        """So many more, all of which are visible; then the one that was there is used again."""
+        first = self._do("GET", "/window")
+        made = [self._do("POST", "/window/new", {"type": "window"})["handle"] for _ in range(number)]
+        try:
+            yield made
+        finally:
+            for each in made:
+                self.to_window(each)
+                self._do("DELETE", "/window")
+            self.to_window(first)
+
+    def to_window(self, handle: str) -> None:
+        self._do("POST", "/window", {"handle": handle})
+
     def resize(self, width: int, height: int) -> None:
         self._do("POST", "/window/rect", {"width": width, "height": height})
 

@@ -7,19 +7,17 @@ import pytest
 from menura.instants import now_us
 from sqlalchemy import update
 
-from controlplane_api.api import event_stream
 from controlplane_api.database import Database
 from controlplane_api.models import Dump
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import Problem
 from tests.controlplane_api.browser import Browser
 from tests.controlplane_api.facts import KEY
-from tests.controlplane_api.test_api import SHOP
-from tests.controlplane_api.test_dashboard import HOSTILE, ask_again, chromium, kind, page
+from tests.controlplane_api.test_dashboard import HOSTILE, chromium, kind, page
 from tests.controlplane_api.test_repairs import FOCUS
 from tests.controlplane_api.test_verification_schedules import DAY_US, Scheduled
 from tests.controlplane_api.verdict_facts import verdict
-from tests.stack import http_client, wait_for
+from tests.stack import wait_for
 
 __all__ = ["chromium", "kind", "page"]
 
@@ -164,24 +162,6 @@ def test_proof_page_when_a_schedule_is_made_then_it_is_shown_and_can_be_ended(pa
     assert shop.tick() == ["events"]
     page.click("#schedule-off")
     page.wait_for_text("#schedule", "Nothing is verified by itself.")
-
-
-def test_proof_page_when_nobody_looks_at_it_then_it_holds_no_connection(
-    page: Browser, shop: Scheduled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with http_client(page.run("return location.origin")) as client:
-
-        def is_followed() -> bool:
-            return client.head(f"{SHOP}/verdicts/events").status_code == 429
-
-        monkeypatch.setattr(event_stream, "MAX_STREAMS", 1)
-        wait_for("its stream of verdicts", is_followed)
-        page.run("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
-        ask_again(page)
-        wait_for("the stream's end", lambda: not is_followed())
-        page.run("delete document.hidden")
-        ask_again(page)
-        wait_for("another stream", is_followed)
 
 
 def test_proof_page_when_there_is_no_source_then_says_how_to_begin(page: Browser) -> None:

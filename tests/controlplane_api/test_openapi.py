@@ -30,9 +30,9 @@ from tests.controlplane_api.test_dump_api import stream_orders
 from tests.stack import http_client
 
 DOCUMENT = "/api/v1/openapi.json"
-#: answers without an end, for each of which schemathesis waits ten seconds; test_event_stream.py, test_verdicts.py
+#: answers without an end, for each of which schemathesis waits ten seconds; see test_event_stream.py, test_live.py
 OF_SOURCE = "/api/v1/tenants/{tenant}/sources/{source}"
-STREAMS = (f"{OF_SOURCE}/events", f"{OF_SOURCE}/verdicts/events")
+STREAMS = (f"{OF_SOURCE}/events", f"{OF_SOURCE}/verdicts/events", "/api/v1/tenants/{tenant}/live")
 JSON = {"content-type": "application/json"}
 #: A cursor is a text of ours, which no schema describes; a position is the server's.
 LEFT_OUT = "positive_data_acceptance"

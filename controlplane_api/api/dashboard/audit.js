@@ -19,9 +19,8 @@ function rowOf(entry, at) {
 }
 
 openPage({
-  every_ms: 5000,
   moved: () => pages.first(),
-  read: () => ask(`${tenantPath()}/audit?${new URLSearchParams({ limit: PAGE_ENTRIES, cursor: pages.cursor() })}`),
+  read: (get) => get(`${tenantPath()}/audit?${new URLSearchParams({ limit: PAGE_ENTRIES, cursor: pages.cursor() })}`),
   show: ({ entries, next_cursor: next }) => {
     drawRows($("entries"), entries.map((entry, at) => rowOf(entry, String(at))));
     $("none").hidden = entries.length > 0;

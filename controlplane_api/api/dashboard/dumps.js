@@ -34,11 +34,10 @@ $("which").addEventListener("change", () => { pages.first(); refresh(); });
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 
 openPage({
-  every_ms: 2000,
   moved: () => pages.first(),
-  read: () => {
+  read: (get) => {
     const query = new URLSearchParams({ running: $("which").value === "running", limit: PAGE_DUMPS, cursor: pages.cursor() });
-    return ask(`${tenantPath()}/dumps?${query}`);
+    return get(`${tenantPath()}/dumps?${query}`);
   },
   show: ({ dumps, next_cursor: next }) => {
     drawRows($("dumps"), dumps.map(rowOf));

@@ -102,9 +102,9 @@ function clock(us) {
   return [hours, minutes, rest].map((part) => String(part).padStart(2, "0")).join(":");
 }
 
-async function showToken() {
+async function showToken(get) {
   if (token === null) return;
-  const found = (await ask(`${tenantPath()}/tokens?limit=100`)).tokens.find((each) => each.id === token?.id);
+  const found = (await get(`${tenantPath()}/tokens?limit=100`)).tokens.find((each) => each.id === token?.id);
   if (found?.used_by) $("token-state").textContent = `It has enrolled the agent ${found.used_by}.`;
 }
 
@@ -133,13 +133,12 @@ $("enrolment").addEventListener("close", () => {
 });
 
 openPage({
-  every_ms: 2000,
   moved: () => pages.first(),
-  read: async () => {
-    await showToken();
+  read: async (get) => {
+    await showToken(get);
     const query = new URLSearchParams({ text: $("text").value, limit: PAGE_AGENTS, cursor: pages.cursor() });
     if ($("which").value) query.append("state", $("which").value);
-    return ask(`${tenantPath()}/agents?${query}`);
+    return get(`${tenantPath()}/agents?${query}`);
   },
   show: ({ agents, total, connected, next_cursor: next }) => {
     drawRows($("agents"), agents.map(rowOf));

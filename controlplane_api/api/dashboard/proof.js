@@ -1,15 +1,13 @@
-// Proofs of a source: which share of its tables is proven, a schedule, and verifications to order. While the page is looked at,
-// verdicts come by server-sent events, and what runs and how old things are is asked for.
+// Proofs of a source: which share of its tables is proven, a schedule, and verifications to order.
 
 import {
   $, Refused, addressOf, ask, button, count, drawRows, duration, element, filtering, instant, numberCell, ofSource, openPage, pager, pill,
-  place, refresh, sourcePath, tableLink, tell,
+  place, sourcePath, tableLink, tell,
 } from "./shared.js";
 import { choosing } from "./orders.js";
 import { COVERAGE_WORDS } from "./table_proof.js";
 
 const PAGE_TABLES = 100;
-const KINDS = ["equal", "differs", "void", "unknown"]; // of verdicts, which are the events' names
 const NOTHING = {
   "": "No table of this source is synced. Start one on the page Tables; then it can be verified.",
   differs: "No table differs from its source.",
@@ -17,9 +15,6 @@ const NOTHING = {
 };
 
 let shown = []; // proofs of this page
-let verdicts = null; // the stream of a source's verdicts
-let isThere = false; // a source
-let followed = ""; // its path; empty: there is none
 const pages = pager();
 const chosen = choosing(["verify"], tell);
 
@@ -106,24 +101,12 @@ function showTables(page) {
   pages.show(page.next_cursor);
 }
 
-/** Verdicts of the source as they come, while the page is looked at: a browser has six connections for all its tabs. */
-function follow() {
-  const path = document.hidden || !isThere ? "" : `${sourcePath()}/verdicts/events`;
-  if (followed === path) return;
-  verdicts?.close();
-  followed = path;
-  if (!path) return;
-  verdicts = new EventSource(path);
-  for (const kind of KINDS) verdicts.addEventListener(kind, () => refresh());
-}
-
 function forget() {
   pages.first();
   chosen.none();
   $("outcome").textContent = "";
 }
 
-document.addEventListener("visibilitychange", follow);
 filtering(pages, "which");
 $("choose-page").addEventListener("click", () => chosen.takeAll(shown.filter(isVerifiable)));
 $("schedule-week").addEventListener("click", (event) => tell(event.target, async () => {
@@ -138,19 +121,16 @@ $("schedule-off").addEventListener("click", (event) => tell(event.target, async 
 if (place.table) location.replace(`${addressOf("/table", { database: place.database, table: place.table })}#proof`); // its former address
 
 openPage({
-  every_ms: 5000,
   moved: forget,
-  read: async () => {
+  read: async (get) => {
     if (!place.source) return null;
     const query = new URLSearchParams({ text: $("text").value, limit: PAGE_TABLES, cursor: pages.cursor() });
     for (const state of $("which").value.split(",").filter(Boolean)) query.append("coverage", state);
-    return Promise.all(["coverage", "verification-schedule", `proofs?${query}`].map((each) => ask(`${sourcePath()}/${each}`)));
+    return Promise.all(["coverage", "verification-schedule", `proofs?${query}`].map((each) => get(`${sourcePath()}/${each}`)));
   },
   show: (found) => {
     $("empty").hidden = found !== null;
     $("coverage-section").hidden = $("tables-section").hidden = found === null;
-    isThere = found !== null;
-    follow();
     if (found === null) return;
     const [coverage, schedule, page] = found;
     showCoverage(coverage);

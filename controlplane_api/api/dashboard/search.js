@@ -7,7 +7,6 @@ import {
 import { asOf, noticesOf, showCounts, showRow, showRows } from "./search_parts.js";
 
 const PAUSE_MS = 200; // behind the last letter
-const LIST_MS = 60_000; // how long the list of indexes is good
 const BUSY_MS = 1000; // until a search is repeated that was one too many
 const LIMITS = [20, 50, 100];
 const MOST_FACETS = 8;
@@ -17,7 +16,7 @@ const EQUAL = ["=", "!=", "IS NULL", "IS NOT NULL"];
 
 const said = { text: "", filters: [], facets: null, limit: LIMITS[0] }; // facets are null where nobody has chosen
 let answer = null; // the last one
-let list = { tenant: null, at: 0, indexes: [], failure: null };
+let list = { tenant: null, indexes: [], failure: null };
 let denied = null; // a tenant whose rows one may not read
 
 // ---- the address
@@ -321,22 +320,20 @@ $("facets").open = matchMedia("(min-width: 60rem)").matches;
 readFragment();
 showFilters();
 
-async function readList() {
+async function readList(get) {
   const { tenant } = place;
-  if (list.tenant === tenant && list.indexes.length && performance.now() - list.at < LIST_MS) return list;
   try {
-    const { indexes } = await ask(`${tenantPath()}/search-indexes?limit=1000`);
-    return { tenant, at: performance.now(), indexes, failure: null };
+    const { indexes } = await get(`${tenantPath()}/search-indexes?limit=1000`);
+    return { tenant, indexes, failure: null };
   } catch (failure) {
     if (!(failure instanceof Refused) || !EMPTY[failure.code]) throw failure;
-    return list.tenant === tenant && list.indexes.length ? list : { tenant, at: 0, indexes: [], failure };
+    return list.tenant === tenant && list.indexes.length ? list : { tenant, indexes: [], failure };
   }
 }
 
 openPage({
-  every_ms: 5000,
   read: readList,
-  show: (found) => {
+  show: (found, isNews) => {
     list = found;
     if (list.failure !== null) return EMPTY[list.failure.code](list.failure);
     if (!isChosen() && list.indexes.length) {
@@ -345,7 +342,7 @@ openPage({
     }
     showChoices(list.indexes);
     if (!isChosen()) return showNone();
-    return run();
+    return isNews ? run() : undefined;
   },
   moved: () => {
     again = isRunning;

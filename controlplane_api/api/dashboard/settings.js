@@ -1,7 +1,7 @@
 // Who may what in a tenant: one's own roles, tokens of the API, and those that enrol agents.
 
 import {
-  $, ask, button, confirmed, drawRows, element, instant, numberCell, ofTenant, openPage, pill, place, tell, tenantPath,
+  $, ask, button, caller, confirmed, drawRows, element, instant, numberCell, ofTenant, openPage, pill, place, tell, tenantPath,
 } from "./shared.js";
 
 const SHOWN = 100; // the newest of each kind
@@ -72,12 +72,10 @@ function showTokens([{ api_tokens: ofApi }, { tokens }]) {
 }
 
 openPage({
-  every_ms: 5000,
   moved: () => { forget(); $("outcome").textContent = ""; },
-  read: async () => {
-    const session = await ask("/api/v1/session");
+  read: async (get) => {
     const lists = ["api-tokens", "tokens"].map((kind) => `${tenantPath()}/${kind}?limit=${SHOWN}`);
-    return [session, isAdmin(session) ? await Promise.all(lists.map((path) => ask(path))) : null];
+    return [caller(), isAdmin(caller()) ? await Promise.all(lists.map(get)) : null];
   },
   show: ([session, lists]) => {
     $("grants").replaceChildren(...session.grants.map(({ role, tenant }) =>

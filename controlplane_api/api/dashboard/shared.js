@@ -1,6 +1,8 @@
 // What the dashboard's pages share: elements, figures in words, questions to the API, what stands in the header.
 // Every text from outside goes in as textContent; nothing is ever parsed as HTML.
 
+import { following } from "./live.js";
+
 export const $ = (id) => document.getElementById(id);
 
 export function element(name, className, ...children) {
@@ -71,6 +73,8 @@ const READ_MS = 30_000; // until an answer is given up
 const COMMAND_MS = 300_000;
 
 let session = null; // who looks, and what his commands carry
+
+export const caller = () => session;
 
 export async function ask(path, body, method = "POST") {
   const options = body === undefined ? {} : {
@@ -160,10 +164,12 @@ const NAMES_MS = 60_000; // how long names of sources are good: who asks for the
 const NO_NAMES = { tenant: "", sources: [], all: true, at: 0 };
 let named = NO_NAMES;
 
-async function sourceNames() {
+/** Followed where the page waits for a source; else asked for now and then, when the page asks anew. */
+async function sourceNames(get, isAnew) {
   const { tenant } = place;
-  if (named.tenant !== tenant || !isNamed() || performance.now() - named.at > NAMES_MS) {
-    const { sources, next_cursor: next } = await ask(`${tenantPath()}/sources?limit=1000`);
+  const isThere = named.tenant === tenant && isNamed();
+  if (!isThere || (isAnew && performance.now() - named.at > NAMES_MS)) {
+    const { sources, next_cursor: next } = await (isThere ? ask : get)(`${tenantPath()}/sources?limit=1000`);
     named = { tenant, sources: sources.map((each) => each.source), all: next === null, at: performance.now() };
   }
   return named.sources;
@@ -173,13 +179,13 @@ async function sourceNames() {
 const isNamed = () => Boolean(named.sources.length) && (!place.source || !named.all || named.sources.includes(place.source));
 
 /** Tenants, and sources where the page is one's; the first of each where the address names none. */
-async function showPlace(isOvertaken) {
+async function showPlace(get, isAnew, isOvertaken) {
   if (session === null) {
     session = await ask("/api/v1/session");
     $("actor").textContent = session.actor;
     $("logout").hidden = !session.page_token;
   }
-  const tenants = (await ask("/api/v1/fleet?limit=1000")).tenants.map((each) => each.tenant);
+  const tenants = (await get("/api/v1/fleet?limit=1000")).tenants.map((each) => each.tenant);
   if (isOvertaken()) return;
   if (!place.tenant || isGuess && !tenants.includes(place.tenant)) {
     isGuess = true; // it gives way to a tenant that is there
@@ -187,7 +193,7 @@ async function showPlace(isOvertaken) {
   }
   showChoices($("tenant"), [...new Set([place.tenant, ...tenants])].sort(), place.tenant);
   if (!$("source-choice").hidden) {
-    const sources = await sourceNames();
+    const sources = await sourceNames(get, isAnew);
     if (isOvertaken()) return;
     place.source ||= sources[0] ?? "";
     showChoices($("source"), [...new Set([place.source, ...sources])].filter(Boolean).sort(), place.source);
@@ -214,54 +220,137 @@ function showMissing(isMissing) {
   title.textContent = isMissing ? `No agent has announced the source ${place.source}` : title.dataset.words;
 }
 
-export let refresh = async () => {};
+// ---- what is shown, and kept as it is
 
-/** A page that asks every `every_ms` while it is looked at: `read` gives what `show` shows, which is null where a page of a source
- * has none, or one that is not there yet. `moved` forgets what was of another tenant or source. */
-export function openPage(page) {
-  let round = 0; // an answer that was overtaken is not shown
-  const say = (words, isLost) => {
-    $("connection").textContent = words;
-    $("connection").classList.toggle("lost", isLost);
+const TICK_MS = 1000; // between two drawings of ages, for which nobody is asked
+const AGES = new Set(["freshness_us", "age_us", "oldest_proof_age_us"]); // of an answer: they grow with time alone
+const LOST = "The stream of changes does not come through: a proxy cuts it, other windows have all of them, or the control plane is away. This page asks again and again, more rarely.";
+
+/** An answer whose ages are so much later. */
+function later(answer, us) {
+  if (Array.isArray(answer)) return answer.map((each) => later(each, us));
+  if (answer === null || typeof answer !== "object") return answer;
+  return Object.fromEntries(Object.entries(answer).map(([name, value]) =>
+    [name, AGES.has(name) && value !== null ? value + us : later(value, us)]));
+}
+
+const withoutAges = (answer) => JSON.stringify(answer, (name, value) => (AGES.has(name) ? value === null : value));
+
+/** Answers that the page has, by address. One without ages is the same object until another one comes. */
+function knownAnswers() {
+  const known = new Map();
+  return {
+    has: (address) => known.has(address),
+    /** As it is now. */
+    get: (address) => {
+      const { answer, at, hasAges } = known.get(address);
+      return hasAges ? later(answer, Math.round((performance.now() - at) * 1000)) : answer;
+    },
+    /** Whether more than ages is another thing than before. */
+    put: (address, answer) => {
+      const seen = withoutAges(answer);
+      const isNews = known.get(address)?.seen !== seen;
+      known.set(address, { answer, seen, at: performance.now(), hasAges: seen !== JSON.stringify(answer) });
+      return isNews;
+    },
+    forget: (address) => known.delete(address),
+    keep: (addresses) => [...known.keys()].filter((each) => !addresses.has(each)).forEach((each) => known.delete(each)),
   };
-  refresh = async () => {
+}
+
+export let refresh = async () => {};
+export let isLive = () => false;
+
+/** A page that is live while it is looked at. `read` gives what `show` shows, of the answers that its `get` gives by address; it is null
+ * where a page of a source has none, or one that is not there yet. The API tells when one of the answers is another one, and they are
+ * drawn each second, for their ages; `show` is told whether there is news. `refresh` asks for all anew. `moved` forgets what was of
+ * another tenant or source. */
+export function openPage(page) {
+  const known = knownAnswers();
+  let round = 0; // an answer that was overtaken is not shown
+  let isDrawing = false;
+  let isNewsWaiting = false;
+  let trouble = "opening";
+
+  const stream = following({
+    told: (address, answer) => {
+      const isNews = answer === null ? known.forget(address) : known.put(address, answer);
+      if (isNews) draw(false, true);
+    },
+    again: () => refresh(),
+    changed: () => say(trouble),
+  });
+  isLive = () => stream.state() === "live";
+
+  function say(found) {
+    trouble = found;
+    const isLost = !trouble && stream.state() === "lost";
+    const words = trouble || { live: "live", lost: "not live", opening: "" }[stream.state()];
+    const box = $("connection");
+    if (box.textContent !== words) box.textContent = words;
+    box.title = isLost ? LOST : "";
+    box.classList.toggle("lost", isLost || Boolean(trouble));
+  }
+
+  /** Of answers that are known, unless `isAnew`; those that are not are asked for. */
+  async function draw(isAnew, isNews) {
+    if (isDrawing && !isAnew) {
+      isNewsWaiting ||= isNews;
+      return;
+    }
     const mine = ++round;
     const isOvertaken = () => mine !== round;
+    const used = new Set();
+    const get = async (address) => {
+      used.add(address);
+      if (!isAnew && known.has(address)) return known.get(address);
+      const answer = await ask(address).catch((failure) => {
+        if (failure.code === "ROLE_MISSING") used.delete(address); // nobody tells of it either
+        throw failure;
+      });
+      if (!isOvertaken()) known.put(address, answer);
+      return answer;
+    };
+    isDrawing = true;
+    isNewsWaiting = false;
     try {
-      await showPlace(isOvertaken);
+      await showPlace(get, isAnew, isOvertaken);
       if (isOvertaken()) return;
       const isMissing = !$("source-choice").hidden && !isNamed();
       showMissing(isMissing && place.source !== "");
-      const found = isMissing ? null : await page.read();
+      const found = isMissing ? null : await page.read(get);
       if (isOvertaken()) return;
-      page.show(found);
+      page.show(found, isNews);
       for (const link of document.querySelectorAll(".parts a")) link.href = addressOf(new URL(link.href).pathname);
       $("failure").hidden = true;
       $("main").classList.remove("refused");
       $("main").removeAttribute("aria-busy");
-      say("live", false);
+      known.keep(used);
+      say("");
     } catch (failure) {
       if (isOvertaken()) return;
-      say(failure instanceof Unreachable ? "no answer" : "refused", true);
-      if (failure instanceof Unreachable) return; // what was shown last stays
+      say(failure instanceof Unreachable ? "no answer" : "refused");
+      if (failure instanceof Unreachable) return stream.lose(); // what was shown last stays
       $("failure").hidden = false;
       $("failure").textContent = failure.message;
       $("main").classList.add("refused");
       if (!(failure instanceof Refused)) throw failure; // a defect, which the console shows
+    } finally {
+      if (!isOvertaken()) {
+        isDrawing = false;
+        if (!document.hidden && trouble !== "no answer") stream.follow(tenantPath(), [...used], isAnew);
+        if (isNewsWaiting) draw(false, true);
+      }
     }
-  };
+  }
+
+  refresh = () => draw(true, true);
   $("tenant").addEventListener("change", (event) => move(page, { tenant: event.target.value }));
   $("source").addEventListener("change", (event) => move(page, { tenant: place.tenant, source: event.target.value }));
   $("source").addEventListener("focus", () => { named = NO_NAMES; refresh(); });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-  const live = async () => {
-    try {
-      if (!document.hidden) await refresh();
-    } finally {
-      setTimeout(live, page.every_ms);
-    }
-  };
-  live();
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stream.close(); else refresh(); });
+  setInterval(() => { if (!document.hidden && !trouble) draw(false, false); }, TICK_MS);
+  if (!document.hidden) refresh();
 }
 
 /** Pages of a list: where the shown one begins; the buttons are those of `nav.pages`. */

@@ -11,17 +11,7 @@ const BEGINNINGS = { dump: "from a dump of all rows", oldest: "from the oldest l
 const REMOVAL = "Tables that come later are not started by it any more. Those that it has started go on.";
 const NO_PLOTS = "There are no plots: uPlot, which draws them, is not installed beside the API. In a checkout .ci/setup uplot fetches it; packages of make dist have it.";
 const PLANNED = 8; // tables that a plan names
-const HISTORY_MS = 10_000; // between two points of it
 const SECTIONS = ["source-section", "history-section", "log-section", "rules-section"];
-
-let history = null; // as it was read last: whose it is, when, and what the API said
-
-/** The source's history, asked for as often as it grows. */
-async function readHistory() {
-  const path = `${sourcePath()}/history?span=${$("span").value}`;
-  if (history?.path !== path || performance.now() - history.at >= HISTORY_MS) history = { path, at: performance.now(), told: await ask(path) };
-  return history.told;
-}
 
 function showHistory(told) {
   const enough = told.at_us.length > 1;
@@ -142,11 +132,11 @@ $("rule").addEventListener("submit", (event) => {
 $("span").addEventListener("change", refresh);
 
 openPage({
-  every_ms: 2000,
   moved: () => { $("rule-outcome").textContent = ""; },
-  read: async () => {
+  read: async (get) => {
     if (!place.source) return null;
-    const [source, { rules }, told] = await Promise.all([ask(sourcePath()), ask(`${sourcePath()}/rules`), readHistory()]);
+    const path = sourcePath();
+    const [source, { rules }, told] = await Promise.all([path, `${path}/rules`, `${path}/history?span=${$("span").value}`].map(get));
     return { source, rules, told };
   },
   show: (found) => {

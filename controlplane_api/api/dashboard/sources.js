@@ -31,8 +31,7 @@ function showSources(sources) {
 }
 
 openPage({
-  every_ms: 2000,
-  read: () => ask(`${tenantPath()}/fleet`),
+  read: (get) => get(`${tenantPath()}/fleet`),
   show: (fleet) => {
     showOverview(fleet);
     showSources(fleet.sources);

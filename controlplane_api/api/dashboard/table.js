@@ -5,7 +5,7 @@ import {
   tell,
 } from "./shared.js";
 import { order } from "./orders.js";
-import { forgetChanges, showChanges } from "./table_changes.js";
+import { forgetChanges, readChanges, showChanges } from "./table_changes.js";
 import { showFilter } from "./table_filter.js";
 import { showProof, repair } from "./table_proof.js";
 import { stage } from "./source_card.js";
@@ -135,15 +135,15 @@ act("check-ledger", checkLedger, { into: "ledger-outcome" });
 $("orders").addEventListener("submit", (event) => event.preventDefault());
 
 openPage({
-  every_ms: 3000,
   moved: forgetChanges,
-  read: async () => {
+  read: async (get) => {
     if (!place.table || !place.database || !place.source) return null;
     const path = tablePath(place);
-    return Promise.all([
+    const answers = [
       sourcePath(), path, `${path}/definitions?limit=${EACH}`, `${path}/events`, `${path}/ledger?limit=${EACH}`, `${path}/proof`,
       `${path}/verdicts?limit=10`,
-    ].map((each) => ask(each)));
+    ].map(get);
+    return Promise.all([...answers, readChanges(get)]);
   },
   show: (found) => {
     $("empty").hidden = found !== null;
@@ -153,14 +153,14 @@ openPage({
       $("filter-section").hidden = true;
       return;
     }
-    const [source, table, definitions, { events }, { entries }, proof, history] = found;
+    const [source, table, definitions, { events }, { entries }, proof, history, changes] = found;
     const isFirst = told === null;
     told = table;
     showTable(table, source);
     showProof(proof, history.verdicts);
     showFilter(source, () => told);
     showHistory(table, definitions, events, entries);
-    showChanges();
+    showChanges(changes);
     if (isFirst && location.hash) document.querySelector(location.hash)?.scrollIntoView();
   },
 });

@@ -1,6 +1,6 @@
 // The newest changes of the table's rows, with their values: asked for once somebody wants to see them, since the audit log has who did.
 
-import { $, ask, count, drawRows, element, instant, place, Refused, tablePath, Unreachable } from "./shared.js";
+import { $, count, drawRows, element, instant, place, refresh, Refused, tablePath } from "./shared.js";
 
 const WORDS = { c: "inserted", u: "updated", d: "deleted", r: "read by a dump", t: "all rows removed" };
 const AGAIN = ["SEARCH_BUSY", "SEARCH_AWAY"]; // what was shown stays, and it is asked again
@@ -8,7 +8,6 @@ const DENIED = "Your role does not read rows: they are for the roles reader and 
 const NONE = "No row has changed since the table is in the lake.";
 
 let isOpen = false;
-let isRunning = false;
 
 const value = (row, absent, column) => {
   if (absent.includes(column)) return element("i", "muted", "not in the log");
@@ -73,21 +72,22 @@ function close(words = "") {
   say(words, words !== "");
 }
 
-/** As often as the page is read; nothing where nobody has asked. */
-export async function showChanges() {
-  if (!isOpen || isRunning) return;
-  const path = tablePath(place);
-  isRunning = true;
+/** What the API says, also where it refuses; null where nobody has asked. */
+export async function readChanges(get) {
+  if (!isOpen) return null;
   try {
-    const found = await ask(`${path}/changes`);
-    if (isOpen && path === tablePath(place)) show(found);
+    return await get(`${tablePath(place)}/changes`);
   } catch (failure) {
-    if (failure instanceof Refused && AGAIN.includes(failure.code)) say(`${failure.plain} It is asked again by itself.`, true);
-    else if (failure instanceof Refused) close(failure.code === "ROLE_MISSING" ? DENIED : failure.plain);
-    else if (!(failure instanceof Unreachable)) throw failure;
-  } finally {
-    isRunning = false;
+    if (failure instanceof Refused) return failure;
+    throw failure;
   }
+}
+
+export function showChanges(found) {
+  if (!isOpen || found === null) return;
+  if (!(found instanceof Refused)) show(found);
+  else if (AGAIN.includes(found.code)) say(`${found.plain} It is asked again by itself.`, true);
+  else close(found.code === "ROLE_MISSING" ? DENIED : found.plain);
 }
 
 /** Of another table nothing is shown. */
@@ -99,5 +99,5 @@ $("toggle-changes").addEventListener("click", () => {
   $("toggle-changes").textContent = "Hide values";
   $("toggle-changes").ariaExpanded = "true";
   say("Reading the lake…");
-  return showChanges();
+  return refresh();
 });

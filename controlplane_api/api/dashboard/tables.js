@@ -1,7 +1,7 @@
 // Tables of a source: searched, filtered and paged by the API; one is started and stopped at once, many after their plan.
 
 import {
-  $, ask, bytes, count, drawRows, duration, element, filtering, numberCell, openPage, pager, pill, place, redraw, sourcePath, tableLink,
+  $, ask, bytes, count, drawRows, duration, element, filtering, isLive, numberCell, openPage, pager, pill, place, redraw, sourcePath, tableLink,
   tablesWord, tell,
 } from "./shared.js";
 import { choosing } from "./orders.js";
@@ -19,11 +19,11 @@ const pages = pager();
 const chosen = choosing(["start", "stop", "dump", "verify"], tell);
 
 /** Gives pages of the tables that are looked for now, by their cursors. */
-function pagesOf(limit) {
+function pagesOf(limit, get = ask) {
   const query = new URLSearchParams({ text: $("text").value, limit });
   if ($("state").value) query.append("state", $("state").value);
   const list = `${sourcePath()}/tables?${query}`;
-  return (cursor) => ask(`${list}&${new URLSearchParams({ cursor })}`);
+  return (cursor) => get(`${list}&${new URLSearchParams({ cursor })}`);
 }
 
 /** The tables of all pages, as many as can be chosen. */
@@ -54,7 +54,7 @@ function lookAt(tables) {
     const name = JSON.stringify([sourcePath(), table.database, table.table]);
     const before = looks.get(name) ?? { rows: table.rows, at: now, speed: null };
     const elapsed = now - before.at;
-    if (elapsed < SPEED_MS) return [name, before];
+    if (elapsed < SPEED_MS || (!isLive() && table.rows === before.rows)) return [name, before]; // nothing says that none have landed
     return [name, { rows: table.rows, at: now, speed: Math.max(0, table.rows - before.rows) * 1000 / elapsed }];
   }));
   return [...looks.values()].map((look) => look.speed);
@@ -98,11 +98,10 @@ $("state").value = place.state ?? "";
 delete place.state;
 
 openPage({
-  every_ms: 2000,
   moved: forget,
-  read: async () => {
+  read: async (get) => {
     if (!place.source) return null;
-    return Promise.all([ask(sourcePath()), pagesOf(PAGE_TABLES)(pages.cursor())]);
+    return Promise.all([get(sourcePath()), pagesOf(PAGE_TABLES, get)(pages.cursor())]);
   },
   show: (found) => {
     $("empty").hidden = found !== null;

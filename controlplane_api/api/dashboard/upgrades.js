@@ -112,14 +112,13 @@ $("which").addEventListener("change", () => { pages.first(); refresh(); });
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 
 openPage({
-  every_ms: 2000,
   moved: () => pages.first(),
-  read: async () => {
+  read: async (get) => {
     const path = tenantPath();
     const query = new URLSearchParams({ limit: PAGE_AGENTS, cursor: pages.cursor() });
     for (const state of SHOWN[$("which").value]) query.append("state", state);
-    const [{ rollout }, { releases }] = await Promise.all([ask(`${path}/rollout`), ask(`${path}/agent-releases`)]);
-    const { agents, next_cursor: next } = rollout ? await ask(`${path}/rollout/agents?${query}`) : { agents: [], next_cursor: null };
+    const [{ rollout }, { releases }] = await Promise.all([get(`${path}/rollout`), get(`${path}/agent-releases`)]);
+    const { agents, next_cursor: next } = rollout ? await get(`${path}/rollout/agents?${query}`) : { agents: [], next_cursor: null };
     return { rollout, releases, agents, next };
   },
   show: ({ rollout, releases, agents, next }) => {

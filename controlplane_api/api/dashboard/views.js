@@ -92,10 +92,9 @@ function showRows(views) {
 }
 
 openPage({
-  every_ms: 5000,
-  read: () => Promise.all([
-    ask(`${tenantPath()}/views?limit=1000`),
-    place.view ? ask(`${tenantPath()}/views/${encodeURIComponent(place.view)}`) : null,
+  read: (get) => Promise.all([
+    get(`${tenantPath()}/views?limit=1000`),
+    place.view ? get(`${tenantPath()}/views/${encodeURIComponent(place.view)}`) : null,
   ]),
   show: ([{ views }, view]) => {
     $("empty").hidden = views.length > 0;

@@ -37,4 +37,5 @@ def follow_events(
         return event_queries.after(connection, source_id, gsn)
 
     first = [f'event: forgotten\ndata: {{"tables":{lost}}}\n\n'] if lost else []
-    return EventStream(streams, tenant, followed(streams.looking, tenant, database, known, after, gsn, *first))
+    texts = followed(streams.looking, tenant, database, known, after, gsn, *first)
+    return EventStream(texts, streams.one_of(tenant))

@@ -150,4 +150,5 @@ def follow_verdicts(
     def after(connection: Connection, number: int) -> Following:
         return proof_queries.after(connection, tenant, source, number)
 
-    return EventStream(streams, tenant, followed(streams.looking, tenant, database, known, after, number))
+    texts = followed(streams.looking, tenant, database, known, after, number)
+    return EventStream(texts, streams.one_of(tenant))

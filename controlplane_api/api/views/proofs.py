@@ -151,6 +151,8 @@ class CoverageView(View):
     rows: dict[Coverage, int]
     #: null: no table was ever proven
     oldest_proof_age_us: int | None
+    #: when that was proven
+    oldest_proof_at_us: int | None
 
 
 class Coverages(View):
