@@ -8,7 +8,8 @@ Comes in: a command as a function of a transaction, and the headers `Idempotency
 - `Idempotency-Key`: the answer is stored with what the command changes. The same request with the same key gets it
   again; another one is refused. A command that is refused changes and keeps nothing. A key is its caller's, and known
   for `KEPT_SECONDS`; of a tenant's the newest `MAX_KEYS` are.
-- What is done stands in the audit log, once: neither a plan nor the answer of a key does anything.
+- What is done stands in the audit log, once: neither a plan nor the answer of a key does anything. A command about
+  tables that was refused for each of them stands there as refused.
 - `If-Match`: the source is locked, and the tag compared, before the command runs. A tag (`versions`) changes with what
   commands change; figures that grow by themselves do not change it.
 """
@@ -25,7 +26,7 @@ from starlette.responses import Response
 
 from controlplane_api.api.openapi import Responses
 from controlplane_api.api.paths import Command, current_command, current_database
-from controlplane_api.api.views import View
+from controlplane_api.api.views import Outcomes, View
 from controlplane_api.database import Database
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import AnswerNotKept, IdempotencyKeyReused, PreconditionFailed, RequestInvalid
@@ -90,7 +91,11 @@ class Writing:
                 connection.rollback()
                 return answer
             if self.command.action:
-                audit.record(connection, self.command.tenant, self.actor, self.command.action, found=self.command.found)
+                refused, why = _refused(answer)
+                found = ": ".join(filter(None, (self.command.found, why)))
+                audit.record(
+                    connection, self.command.tenant, self.actor, self.command.action, refused=refused, found=found
+                )
             if self.key:
                 self._keep(connection, answer.model_dump_json(by_alias=True))
         return answer
@@ -142,6 +147,20 @@ class Writing:
                 data="Nothing was changed.",
                 remedy="Read it again, and decide anew.",
             )
+
+
+def _refused(answer: View) -> tuple[str, str]:
+    """Code and reason of a command about tables that was refused for each of them; of another one nothing, and how many
+    were refused."""
+    tables = answer.tables if isinstance(answer, Outcomes) else []
+    refused = [(each, each.refused) for each in tables if each.refused is not None]
+    if not refused:
+        return "", ""
+    table, first = refused[0]
+    why = f"{table.database}.{table.table}: {first.found}"
+    if len(refused) < len(tables):
+        return "", f"{len(refused)} of {len(tables)} tables were refused, first {first.code} of {why}"
+    return first.code, why if len(tables) == 1 else f"all {len(tables)} tables, first {why}"
 
 
 async def _writing(request: Request, response: Response, dry_run: DryRun = False, key: Key = "") -> Writing:

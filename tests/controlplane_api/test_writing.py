@@ -161,3 +161,21 @@ def test_dump_when_another_command_came_between_then_if_match_refuses_the_later_
     assert client.post(f"{path}/priority", json={"priority": 3}, headers={"if-match": seen}).is_success
     problem(client.post(f"{path}/pause", json={}, headers={"if-match": seen}), 412, "PRECONDITION_FAILED")
     assert client.get(path).json()["state"] != "paused"
+
+
+def test_audit_when_a_command_is_refused_for_its_tables_then_it_stands_there_as_refused_with_the_reason(
+    client: httpx.Client, registry: SqlRegistry
+) -> None:
+    registry.record_agent(facts.agent_seen())
+    seen = [facts.table_seen("orders"), facts.table_seen("secrets", denied=True)]
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, seen, facts.T0)
+    secrets, orders = ({"database": "shop", "table": name} for name in ("secrets", "orders"))
+    for tables in ([secrets], [orders], [secrets, orders]):
+        client.post(f"{SHOP}/start", json={"tables": tables, "start": "now"}).raise_for_status()
+    some, done, refused = client.get("/api/v1/tenants/acme/audit").json()["entries"]
+    assert (refused["action"], refused["refused"]) == ("start tables", "TABLE_DENIED")
+    assert refused["found"].startswith("sources/shop/start: shop.secrets: ")
+    assert (done["refused"], done["found"]) == ("", "sources/shop/start")
+    assert (
+        some["refused"] == "" and ": 1 of 2 tables were refused, first TABLE_DENIED of shop.secrets: " in some["found"]
+    )
