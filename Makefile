@@ -115,6 +115,11 @@ bench-neighbours: ## how long small tables wait for a table of which much lands,
 	@.ci/setup environment jars
 	@$(PYTHON) -m tests.bench.neighbours --cuts $(or $(CUTS),20) --rows $(or $(ROWS),50000)
 
+.PHONY: bench-merges
+bench-merges: ## how long small tables wait while many changes of a large one are merged, beside batches and with one, into build/bench-merges.json (ROWS=2000000 CHANGES=200000)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.bench.merges --rows $(or $(ROWS),2000000) --changes $(or $(CHANGES),200000)
+
 .PHONY: soak-lake
 soak-lake: ## thousands of batches through a sink without a source, and what grows meanwhile, into build/soak-lake.json (BATCHES=50000 EVERY=1000 SPARK=1)
 	@.ci/setup environment jars

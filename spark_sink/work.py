@@ -276,6 +276,8 @@ class Outcome:
     #: where changes wait (`tail`): up to which number the current state has all, and when they must be merged
     merged_gsn: int = 0
     merge_at_us: int = 0
+    #: whether they are merged beside batches
+    merges_detached: bool = False
     #: which failure kept the table from being cleaned
     unclean: str = ""
     #: where its changelog was shortened: the number from which on all changes are there

@@ -28,7 +28,6 @@ from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up, with_folders
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
-from spark_sink.lake.tail import AT_ONCE
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
@@ -70,7 +69,7 @@ class BatchJobs:
         self, due: Mapping[TableId, CutSeen], left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> list[Outcome]:
         """Merge what waits of these tables. Raises what Spark raises."""
-        task = merge_task(self._task_settings(left_alone, recorded))
+        task = merge_task(self.task_settings(left_alone, recorded))
         tables = [(table, boundary.cut) for table, boundary in due.items()]
         done = self._session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
         return [each for each in map(decode, done) if isinstance(each, Outcome)]
@@ -90,13 +89,13 @@ class BatchJobs:
         share: BatchShare | None,
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """A batch's: tables beyond the `share` stop, and those that had stopped before say so (`Result.LEFT_OUT`)."""
-        return self._run(rows, replace(self._task_settings(left_alone, recorded), share=share, tells_left_out=True))
+        return self._run(rows, replace(self.task_settings(left_alone, recorded), share=share, tells_left_out=True))
 
     def run(
         self, rows: RDD[SparkRow], left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> list[Outcome]:
         """Of tables that had stopped."""
-        return self._run(rows, self._task_settings(left_alone, recorded))[2]
+        return self._run(rows, self.task_settings(left_alone, recorded))[2]
 
     def _run(self, rows: RDD[SparkRow], settings: TaskSettings) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
@@ -120,7 +119,7 @@ class BatchJobs:
         except (PySparkException, Py4JJavaError) as lost:
             return self._isolated(rows, settings, lost)
 
-    def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
+    def task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
         chosen = self._settings
         return TaskSettings(
             chosen.landing,
@@ -130,11 +129,10 @@ class BatchJobs:
             recorded,
             keep_hours=chosen.keep_hours,
             storage=current().carried(),
-            # Who lets the sink run to an end reads the lake afterwards.
             keep_changelogs=chosen.keep_changelogs,
             schema_changes=chosen.schema_changes,
             table_options=chosen.table_options,
-            waiting=AT_ONCE if chosen.available_now else chosen.waiting,
+            waiting=chosen.table_waiting,
             folders=self._records.table_folders.of_tasks,
         )
 

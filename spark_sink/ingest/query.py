@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from deltalake.exceptions import DeltaError
 from menura.instants import now_us
@@ -35,6 +35,7 @@ from spark_sink.ingest.cut_log_source import FORMAT_NAME, Row
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.identity import check_identity
+from spark_sink.ingest.merging import Merging
 from spark_sink.ingest.new_beginning import begins_anew
 from spark_sink.ingest.parallelism import Parallelism
 from spark_sink.ingest.retry import Retry
@@ -49,7 +50,7 @@ from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.writers import LakeWriter
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.storage import store_away
-from spark_sink.work import CutSeen, Outcome, Result, TableId
+from spark_sink.work import CutSeen, Result, TableId
 
 #: from the last batch until the checkpoint is read
 LOOK_SECONDS = 60.0
@@ -82,6 +83,9 @@ class Sink:
         self._landing = ""
         self._retry = Retry(self.tables, self._jobs, self.log, self.records.events_folder, self.verifications)
         self._pauses = RetryPauses()
+        self._merging = Merging(
+            session, settings, self.tables, self._jobs, self.records, self._writing, self._writer.check
+        )
         self._parts = CatchingUp(self.log, self.records.events_folder, settings.share)
         self.status = status
         self.views = views_of(session, settings, self.records, self._writing, status.views_are)
@@ -92,6 +96,7 @@ class Sink:
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
         self._stopping = self._jobs.stopping = False
+        self._merging.start()
         self.failure = None
         self._landing = self._check_identity()
         entry, _ = self.checkpoint.read()
@@ -140,8 +145,11 @@ class Sink:
     def stop_batches(self, seconds: float) -> None:
         """Wait for the batch in progress, at most `seconds`; a later one fails before it writes."""
         self._stopping = self._jobs.stopping = True
+        self._merging.stop()
+        ends_at = time.monotonic() + seconds
         if self._writing.acquire(timeout=seconds):
             self._writing.release()
+        self._merging.join(max(0.0, ends_at - time.monotonic()))
 
     def ask_retry(self, tables: Iterable[TableId]) -> None:
         """Let `retry_due` try these tables again, those of them that are stopped; from any thread."""
@@ -179,7 +187,7 @@ class Sink:
     @property
     def has_more(self) -> bool:
         """Whether there is more to be done now, whatever lands."""
-        return bool(self._late() or self.tables.merges.due(now_us(), dict(self.tables.stopped), 1))
+        return bool(self._late() or self._merging.has_more)
 
     def _late(self) -> dict[TableId, StoppedTable]:
         return self._parts.of(dict(self.tables.stopped), time.monotonic(), self.status.now().entry)
@@ -240,38 +248,8 @@ class Sink:
                 self._look_at = time.monotonic() + LOOK_SECONDS
 
     def merge_due(self) -> None:
-        """Merge changes that have waited for long enough in their changelogs; of a table a core, for a batch waits."""
-        most = self.session.sparkContext.defaultParallelism
-        if not self._stopping and self.tables.merges.due(now_us(), self.tables.stopped, most):
-            with self._writing:
-                if not self._stopping:
-                    self._merge(self.tables.merges.due(now_us(), self.tables.stopped, most))
-
-    def _merge(self, due: Mapping[TableId, CutSeen]) -> None:
-        if not due:
-            return
-        self._writer.check()
-        began = time.monotonic()
-        try:
-            outcomes = self._jobs.merge(due, frozenset(self.tables.stopped), self.tables.recorded)
-        except (PySparkException, Py4JJavaError) as lost:
-            logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
-            self.tables.merges.failed(due, now_us())
-            return
-        self._merged(due, outcomes)
-        logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
-
-    def _merged(self, due: Mapping[TableId, CutSeen], outcomes: Sequence[Outcome]) -> None:
-        """Record what of these is done; a table whose merge failed is read with what waits, and goes on."""
-        failed = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
-        for outcome in failed:
-            logger.warning("waiting changes not merged table=%s error=%s", outcome.table, outcome.message)
-        self.tables.merges.failed([outcome.table for outcome in failed], now_us())
-        for boundary in set(due.values()):
-            done = [each for each in outcomes if due[each.table] == boundary and each.result is Result.APPLIED]
-            self.records.record_batch([boundary], done)
-            self.tables.remember(done)
-        self.tables.merges.done({outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED})
+        """Merge changes that have waited for long enough in their changelogs."""
+        self._merging.turn()
 
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""

@@ -1,6 +1,6 @@
 """What a sink is told: where its landing, lake and checkpoint are, and how it works."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.cut_log_source import Limits
@@ -10,7 +10,7 @@ from spark_sink.lake.folder_rules import DEFAULT_FOLDERS, FolderRules
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
 from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
-from spark_sink.lake.tail import Waiting
+from spark_sink.lake.tail import AT_ONCE, DETACHED_BYTES, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class SinkSettings:
     keep_hours: int = KEEP_HOURS
     #: how long changes of a large table may wait to be merged
     waiting: Waiting = field(default_factory=Waiting)
+    #: a current state of more bytes, or of many rows, is merged beside batches; None: none is
+    detached_bytes: int | None = DETACHED_BYTES
     #: how much of their changelogs is kept
     keep_changelogs: KeepRules = KEEP_ALL
     #: what becomes of changes of their definitions
@@ -40,3 +42,8 @@ class SinkSettings:
     views: str = ""
     #: folder on each machine where views' rows may be looked up; '': their tables are scanned
     view_stores: str = ""
+
+    @property
+    def table_waiting(self) -> Waiting:
+        """How long changes of tables wait. Who lets the sink run to an end reads the lake afterwards."""
+        return AT_ONCE if self.available_now else replace(self.waiting, detached_bytes=self.detached_bytes)

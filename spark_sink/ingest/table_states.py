@@ -52,7 +52,7 @@ class TableStates:
         departed = departed_tables(cuts)
         self._policies = self._told_policies((table, departed.get(table, "")) for table in self.recorded)
         self._status.policies_are(self._policies)
-        self.merges.begin(waiting_tables(cuts))
+        self.merges.begin(waiting_tables(cuts), is_detached=not self._settings.available_now)
         self._stop_lost()
         self.tell()
 

@@ -313,14 +313,9 @@ def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versio
 def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[[], Versions]) -> Outcome:
     """The planned outcome with what came of it."""
     began = time.monotonic()
-    try:
-        versions = with_storage_retries(table, planned.cut, apply)
-    except TableStopped as stop:
-        return _stopped(table, planned.entry, first_cut, stop)
-    except BaseException as unexpected:  # the table's top: one table never stops another
-        if not isinstance(unexpected, Exception) and not is_panic(unexpected):
-            raise
-        return _stopped(table, planned.entry, first_cut, unexpected_stop(table, planned.cut, unexpected))
+    versions = tried(table, planned.cut, apply)
+    if isinstance(versions, TableStopped):
+        return _stopped(table, planned.entry, first_cut, versions)
     return replace(
         planned,
         result=Result.APPLIED if versions.changed else Result.SKIPPED,
@@ -330,9 +325,22 @@ def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[
         current_version=versions.current,
         merged_gsn=versions.waits.merged_gsn,
         merge_at_us=versions.waits.until_us,
+        merges_detached=versions.waits.is_detached,
         due=versions.due,
         departure=versions.departure.words,
     )
+
+
+def tried(table: TableId, cut: int, apply: Callable[[], T]) -> T | TableStopped:
+    """What `apply` gives, or why it gives nothing, whatever happens in it."""
+    try:
+        return with_storage_retries(table, cut, apply)
+    except TableStopped as stop:
+        return stop
+    except BaseException as unexpected:  # the table's top: one table never stops another
+        if not isinstance(unexpected, Exception) and not is_panic(unexpected):
+            raise
+        return unexpected_stop(table, cut, unexpected)
 
 
 def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:

@@ -192,7 +192,7 @@ def apply_once(
     )
     changelog = Changelog(log_table, changelog_folder, table, logged)
     if waits:
-        since_us = tail.since_us if tail is not None else now
+        since_us = tail.since_us if tail is not None and not tail.is_rest else now
         ends = todo[-1].last_gsn
         changelog.append(
             _stages(followed.logged, logged.cut),

@@ -4,7 +4,7 @@ Comes in: outcomes of batches; at a start, what `cuts` says of the tables. Goes 
 here is durable: the tails are in the tables, and what is not merged before a kill is due at the next start.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_sink.lake.records import last_cuts
@@ -19,6 +19,14 @@ class WaitingTable:
     #: at which the table was written last
     boundary: CutSeen
     until_us: int
+    #: whether it is merged beside batches
+    is_detached: bool = False
+    #: it rests until then, whatever batches say, since a merge has failed
+    rests_until_us: int = 0
+
+    @property
+    def due_us(self) -> int:
+        return max(self.until_us, self.rests_until_us)
 
 
 @dataclass(slots=True)
@@ -27,9 +35,12 @@ class WaitingMerges:
 
     tables: Mapping[TableId, WaitingTable] = field(default_factory=dict)
 
-    def begin(self, found: Mapping[TableId, CutSeen]) -> None:
-        """At a start: when their changes began to wait is not known here, so they are merged first."""
-        self.tables = {table: WaitingTable(boundary, 0) for table, boundary in found.items()}
+    def begin(self, found: Mapping[TableId, CutSeen], *, is_detached: bool = False) -> None:
+        """At a start: when their changes began to wait is not known here, so they are merged first.
+
+        `is_detached`: those may be that are large; who prepares their merges tells those that are not.
+        """
+        self.tables = {table: WaitingTable(boundary, 0, is_detached) for table, boundary in found.items()}
 
     def note(self, cuts: Iterable[CutSeen], outcomes: Iterable[Outcome]) -> None:
         """What a batch has done. A table that was brought further than the batch's end keeps its boundary."""
@@ -39,25 +50,49 @@ class WaitingMerges:
             is_further = outcome.merge_at_us and outcome.changelog_version is None
             if outcome.result is Result.STOPPED or is_further:
                 continue
-            tables.pop(outcome.table, None)
+            before = tables.pop(outcome.table, None)
             if outcome.merge_at_us:
                 boundary = last[outcome.table.tenant, outcome.table.source]
-                tables[outcome.table] = WaitingTable(boundary, outcome.merge_at_us)
+                rests_until_us = before.rests_until_us if before is not None else 0
+                tables[outcome.table] = WaitingTable(
+                    boundary, outcome.merge_at_us, outcome.merges_detached, rests_until_us
+                )
         self.tables = tables
 
     def due(self, now_us: int, stopped: Collection[TableId], most: int) -> dict[TableId, CutSeen]:
         """The tables that have waited for longest, each with its boundary; not those that have stopped."""
+        return self._due(now_us, stopped, most, is_detached=False)
+
+    def due_detached(self, now_us: int, stopped: Collection[TableId]) -> TableId | None:
+        """The one that has waited for longest of those that are merged beside batches."""
+        return next(iter(self._due(now_us, stopped, 1, is_detached=True)), None)
+
+    def _due(
+        self, now_us: int, stopped: Collection[TableId], most: int, *, is_detached: bool
+    ) -> dict[TableId, CutSeen]:
         tables = self.tables
         found = [
-            (waiting.until_us, table)
+            (waiting.due_us, table)
             for table, waiting in tables.items()
-            if waiting.until_us <= now_us and table not in stopped
+            if waiting.is_detached is is_detached and waiting.due_us <= now_us and table not in stopped
         ]
         return {table: tables[table].boundary for _, table in sorted(found)[:most]}
+
+    def is_not_detached(self, table: TableId) -> None:
+        """It is merged as a small one is, this time."""
+        self._put([table], lambda waiting: replace(waiting, is_detached=False))
+
+    def waits_on(self, table: TableId, until_us: int) -> None:
+        """What has come since a merge was prepared."""
+        self._put([table], lambda waiting: replace(waiting, until_us=until_us))
 
     def done(self, tables: Collection[TableId]) -> None:
         self.tables = {table: waiting for table, waiting in self.tables.items() if table not in tables}
 
     def failed(self, tables: Iterable[TableId], now_us: int) -> None:
-        later = {table: replace(self.tables[table], until_us=now_us + FAILED_PAUSE_US) for table in tables}
-        self.tables = {**self.tables, **later}
+        self._put(tables, lambda waiting: replace(waiting, rests_until_us=now_us + FAILED_PAUSE_US))
+
+    def _put(self, tables: Iterable[TableId], change: Callable[[WaitingTable], WaitingTable]) -> None:
+        """Of those that wait still."""
+        held = self.tables
+        self.tables = {**held, **{table: change(held[table]) for table in tables if table in held}}

@@ -49,7 +49,7 @@ _PROPERTIES = frozenset(
         "delta.deletedFileRetentionDuration",
     }
 )
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _READ_ROWS = 1024
 _LONGEST_TEXT = 32
 _DAY_MS = 86_400_000
@@ -182,20 +182,15 @@ def remember(folder: str, table: DeltaTable, applications: Sequence[str]) -> Non
 
 def look(folder: str, table: DeltaTable, applications: Sequence[str]) -> KnownTable | None:
     """None where a commit of ours could lack what the table asks for."""
-    if not is_local(folder):
+    if not is_local(folder) or not is_plain(table):
         return None
-    protocol, metadata = table.protocol(), table.metadata()
-    asked = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    is_plain = protocol.min_writer_version == 2 if not asked else asked <= _FEATURES
-    properties = {name for name in metadata.configuration if name.startswith("delta.")}
-    if not is_plain or not properties <= _PROPERTIES or STATISTICS_PROPERTY not in properties:
-        return None
+    metadata = table.metadata()
     entry = _entry(folder, table.version())
-    if entry is None or metadata.partition_columns or "delta.invariants" in table.schema().to_json():
+    if entry is None:
         return None
     facts = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
     files = tuple(File(*file.values()) for file in facts.slice(0, MOST_FILES + 1).to_pylist())
-    are_plain = all(_PLAIN_NAME.fullmatch(file.name) and file.rows is not None for file in files)
+    are_plain = all(PLAIN_NAME.fullmatch(file.name) and file.rows is not None for file in files)
     known = Known(
         table.version(),
         entry,
@@ -207,6 +202,17 @@ def look(folder: str, table: DeltaTable, applications: Sequence[str]) -> KnownTa
         _few(files) if are_plain else None,
     )
     return KnownTable(folder, known, table)
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether a commit of ours lacks nothing that the table asks for."""
+    protocol, metadata = table.protocol(), table.metadata()
+    asked = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    is_known = protocol.min_writer_version == 2 if not asked else asked <= _FEATURES
+    properties = {name for name in metadata.configuration if name.startswith("delta.")}
+    if not is_known or not properties <= _PROPERTIES or STATISTICS_PROPERTY not in properties:
+        return False
+    return not metadata.partition_columns and "delta.invariants" not in table.schema().to_json()
 
 
 def _few(files: tuple[File, ...]) -> tuple[File, ...] | None:

@@ -192,6 +192,12 @@ def row_hash(rows: pa.Table, columns: list[str]) -> pa.Array:
     return pa.array(digests, pa.binary())
 
 
+def key_bytes(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
+    """Each row's values in these columns as one; two rows have the same where all values are equal, or null in both."""
+    pieces = [_piece(name.lower(), rows[name]) for name in key]
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
+
+
 def _piece(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """`name=length:value;` of each value, nothing of a null."""
     type_ = column.type

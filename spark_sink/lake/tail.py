@@ -55,6 +55,11 @@ PART_OF_TABLE = 1 / 8
 #: a tail of more rows is merged; a reader has them in memory
 MOST_ROWS = 250_000
 MOST_BYTES = 64 << 20
+#: a current state of more bytes, or rows, is merged beside batches (`file_merge`), unless the sink runs to an end: a
+#: merge of 500,000 rows takes a second
+DETACHED_BYTES, DETACHED_ROWS = 16 << 20, 500_000
+#: its tail has that many times the rows and bytes that make it due before a batch merges it by itself
+PATIENCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,15 @@ class Waiting:
     small_bytes: int = SMALL_BYTES
     most_rows: int = MOST_ROWS
     part_of_table: float = PART_OF_TABLE
+    #: a table of more bytes, or of many rows, is merged beside batches; None: none is
+    detached_bytes: int | None = None
+
+    def is_detached(self, current: DeltaTable) -> bool:
+        """Whether a table's waiting changes are merged beside batches."""
+        if not self.seconds or self.detached_bytes is None:
+            return False
+        rows = pc.sum(pa.table(current.get_add_actions())["num_records"]).as_py() or 0
+        return bool(size_bytes(current) > self.detached_bytes or rows > DETACHED_ROWS)
 
     def most_bytes(self, table_bytes: int) -> int:
         return min(MOST_BYTES, int(table_bytes * self.part_of_table))
@@ -84,6 +98,8 @@ class Tail:
     #: the current state's
     merged: Progress
     since_us: int
+    #: whether some of what began to wait then is merged since
+    is_rest: bool = False
 
     @property
     def progress(self) -> Progress:
@@ -97,10 +113,11 @@ def read_tail(changelog: DeltaTable | None, application: str, merged: Progress) 
     if changelog is None or not merged.gsn:
         return None
     cut, gsn, from_gsn, since_us = _applications(application)
-    last = changelog.transaction_version(gsn) or 0
-    if last <= merged.gsn or (changelog.transaction_version(from_gsn) or 0) > merged.gsn:
+    last, first = (changelog.transaction_version(name) or 0 for name in (gsn, from_gsn))
+    if last <= merged.gsn or first > merged.gsn:
         return None
-    return Tail(changelog.transaction_version(cut) or 0, last, merged, changelog.transaction_version(since_us) or 0)
+    facts = (changelog.transaction_version(name) or 0 for name in (cut, since_us))
+    return Tail(next(facts), last, merged, next(facts), is_rest=first < merged.gsn)
 
 
 def _applications(application: str) -> tuple[str, str, str, str]:
@@ -146,13 +163,16 @@ def may_wait(
     if tail is None and not layouts[0].key and _inserts_alone(parts):
         return False  # that is an append
     rows, size = sum(part.file.rows for part in parts), sum(part.file.bytes for part in parts)
+    is_detached = waiting.is_detached(current)
     if tail is not None:
-        waited_us = now_us - tail.since_us
-        if not 0 <= waited_us < waiting.seconds_of(table_bytes) * 1e6:  # a clock may go back
+        # A clock may go back. What is merged beside batches has its time there.
+        is_late = not 0 <= now_us - tail.since_us < waiting.seconds_of(table_bytes) * 1e6
+        if is_late and not is_detached:
             return False
         more_rows, more_bytes = size_above(changelog, tail.merged.gsn)
         rows, size = rows + more_rows, size + more_bytes
-    return rows <= waiting.most_rows and size <= waiting.most_bytes(table_bytes)
+    patience = PATIENCE if is_detached else 1
+    return rows <= patience * waiting.most_rows and size <= patience * waiting.most_bytes(table_bytes)
 
 
 def _inserts_alone(parts: Sequence[LandedPart]) -> bool:
@@ -166,6 +186,8 @@ class Wait:
 
     merged_gsn: int = 0
     until_us: int = 0
+    #: beside batches
+    is_detached: bool = False
 
 
 NO_WAIT = Wait()
@@ -177,8 +199,14 @@ def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, curr
     tail = read_tail(changelog, table.application, read_progress(current, table.application))
     if tail is None:
         return NO_WAIT
-    seconds = waiting.seconds_of(size_bytes(current)) if waiting.seconds else 0
-    return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6))
+    table_bytes = size_bytes(current)
+    seconds = waiting.seconds_of(table_bytes) if waiting.seconds else 0
+    is_detached = waiting.is_detached(current)
+    if is_detached and changelog is not None and not tail.is_rest:
+        rows, size = size_above(changelog, tail.merged.gsn)
+        if rows > waiting.most_rows or size > waiting.most_bytes(table_bytes):
+            seconds = 0
+    return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6), is_detached)
 
 
 def size_above(changelog: DeltaTable, above_gsn: int) -> tuple[int, int]:
@@ -205,13 +233,14 @@ def _files(changelog: DeltaTable) -> list[dict[str, Any]]:
 
 def merge_tail(table: TableId, current: DeltaTable, changelog: DeltaTable, tail: Tail) -> None:
     """One commit, after which the current state is where the tail ends. Raises `TableStopped`."""
-    effect, match = _effect(table, current, changelog, tail)
+    effect, match = tail_effect(table, current, changelog, tail)
     reached = tail.progress
     transactions: Transactions = progress_transactions(table.application, reached.cut, reached.gsn)
     merge_effect(current, effect, match, transactions)
 
 
-def _effect(table: TableId, current: DeltaTable, changelog: DeltaTable, tail: Tail) -> tuple[pa.Table, list[str]]:
+def tail_effect(table: TableId, current: DeltaTable, changelog: DeltaTable, tail: Tail) -> tuple[pa.Table, list[str]]:
+    """What the tail does to the current state's rows, and the columns that tell these apart. Raises `TableStopped`."""
     held, layout = schema_of(current), read_layout(current)
     rows = LoggedChanges(changelog, layout, held, tail.gsn).all_rows(tail.merged.gsn)
     if not has_partial(rows):
@@ -303,5 +332,5 @@ def rows_of(table: TableId, current: DeltaTable, changelog: DeltaTable | None) -
     tail = read_tail(changelog, table.application, merged)
     if tail is None or changelog is None:
         return Rows(current, merged, None, ())
-    effect, match = _effect(table, current, changelog, tail)
+    effect, match = tail_effect(table, current, changelog, tail)
     return Rows(current, tail.progress, effect, match)

@@ -24,7 +24,7 @@ from spark_sink.views.division import Dividing
 
 
 def killing(
-    task: Callable[[ViewSettings], Callable[[Iterable[Any]], Iterator[Any]]], mark: str, settings: ViewSettings
+    task: Callable[[Any], Callable[[Iterable[Any]], Iterator[Any]]], mark: str, settings: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     compute = task(settings)
 
