@@ -45,6 +45,12 @@ class Browser:
             return False
         return True
 
+    def type(self, css: str, text: str) -> None:
+        """Keys into the field, once it is there, as somebody presses them."""
+        self.click(css)
+        found = self._do("POST", "/element", {"using": "css selector", "value": css})
+        self._do("POST", f"/element/{found[_ELEMENT]}/value", {"text": text})
+
     def text(self, css: str) -> str:
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
 

@@ -8,7 +8,7 @@ const { resolve } = createRequire(`${modules}/`);
 const { Provider } = await import(pathToFileURL(resolve("oidc-provider")));
 const { generateKeyPair, exportJWK } = await import(pathToFileURL(resolve("jose")));
 
-const GROUPS = { ada: ["shop-team"], grace: ["cdc-admins", "unheard-of"], mallory: ["unheard-of"] };
+const GROUPS = { ada: ["shop-team"], grace: ["cdc-admins", "unheard-of"], alan: ["night-watch"], mallory: ["unheard-of"] };
 const { privateKey } = await generateKeyPair("RS256", { extractable: true });
 const key = { ...(await exportJWK(privateKey)), kid: crypto.randomUUID(), use: "sig", alg: "RS256" };
 

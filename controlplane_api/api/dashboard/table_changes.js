@@ -3,7 +3,7 @@
 import { $, count, drawRows, element, instant, place, refresh, Refused, tablePath } from "./shared.js";
 
 const WORDS = { c: "inserted", u: "updated", d: "deleted", r: "read by a dump", t: "all rows removed" };
-const AGAIN = ["SEARCH_BUSY", "SEARCH_AWAY"]; // what was shown stays, and it is asked again
+const AGAIN = ["SEARCH_BUSY", "SEARCH_AWAY", "RECENT_CHANGES_UNKNOWN"]; // what was shown stays, and it is asked again
 const DENIED = "Your role does not read rows: they are for the roles reader and admin. Ask an administrator of the tenant for one.";
 const NONE = "No row has changed since the table is in the lake.";
 
