@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from menura.views.definition import ViewDefinition, ViewRefused
-from menura.views.parsing import in_order
+from menura.views.reads import in_order
 from sqlalchemy import Connection
 
 from controlplane_api import joined_views

@@ -313,11 +313,15 @@ class ViewInputsNotReady(ViewStopped):
 
 
 class ViewNotComputed(ViewStopped):
-    """A value of the view is beyond its type, or its rows are more than the engine has room for."""
+    """A value of the view is beyond its type, or its query needs more memory, disk or time than it has."""
 
 
 class ViewKeyMissing(ViewStopped):
     """A row of the view's first table has a key that its type can't hold."""
+
+
+class ViewRowsEqual(ViewStopped):
+    """Rows of a view that is recomputed on a schedule are the same in all columns of its key."""
 
 
 class ViewStorageFailed(ViewStopped):

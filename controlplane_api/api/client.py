@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -88,6 +89,20 @@ def _trust(api: str, ca: Path | None) -> ssl.SSLContext | bool:
     if ca is not None:
         return ssl.create_default_context(cafile=ca)
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if api.lower().startswith("http:") else True
+
+
+@dataclass(frozen=True, slots=True)
+class ViewText:
+    """Of a joined view, and how often it is recomputed; '': it is followed."""
+
+    sql: str
+    every: str = ""
+    key: tuple[str, ...] = ()
+
+    def body(self) -> dict[str, object]:
+        """The fields of `requests.JoinedViewChange`."""
+        key = {"key": list(self.key)} if self.key else {}
+        return {"sql": self.sql, **({"every": self.every} if self.every else {}), **key}
 
 
 class ApiClient:
@@ -235,12 +250,12 @@ class ApiClient:
         tags: list[str] = []
         return self._ask(JoinedViewDetail, "GET", _view_path(name), tags=tags), tags[0]
 
-    def create_view(self, name: str, sql: str, *, dry_run: bool) -> JoinedViewDetail:
-        query, body = {"dry_run": dry_run}, {"name": name, "sql": sql}
+    def create_view(self, name: str, text: ViewText, *, dry_run: bool) -> JoinedViewDetail:
+        query, body = {"dry_run": dry_run}, {"name": name, **text.body()}
         return self._ask(JoinedViewDetail, "POST", "/views", query=query, body=body)
 
-    def change_view(self, name: str, sql: str, *, tag: str, dry_run: bool) -> JoinedViewDetail:
-        query, body = {"dry_run": dry_run}, {"sql": sql}
+    def change_view(self, name: str, text: ViewText, *, tag: str, dry_run: bool) -> JoinedViewDetail:
+        query, body = {"dry_run": dry_run}, text.body()
         return self._ask(JoinedViewDetail, "PUT", _view_path(name), query=query, body=body, tag=tag)
 
     def drop_view(self, name: str, *, dry_run: bool) -> ViewDropped:
@@ -249,9 +264,9 @@ class ApiClient:
     def view_plan(self, name: str) -> ViewPlan:
         return self._ask(ViewPlan, "GET", f"{_view_path(name)}/plan")
 
-    def plan_view(self, sql: str) -> ViewPlan:
+    def plan_view(self, text: ViewText) -> ViewPlan:
         """Of a view that is not there yet."""
-        return self._ask(ViewPlan, "POST", "/view-plans", body={"sql": sql})
+        return self._ask(ViewPlan, "POST", "/view-plans", body=text.body())
 
     def audit(self, limit: int, *, fleet: bool = False) -> Audit:
         path = "/api/v1/audit" if fleet else "/audit"

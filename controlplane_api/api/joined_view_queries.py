@@ -109,7 +109,14 @@ def plan_view(name: str, found: Planned) -> ViewPlan:
         for each in explained.inputs
     ]
     columns = [column for column, _ in explained.columns]
-    return ViewPlan(view=name, columns=columns, key=list(explained.key), inputs=inputs, lines=list(explained.lines))
+    return ViewPlan(
+        view=name,
+        columns=columns,
+        key=list(explained.key),
+        inputs=inputs,
+        every_seconds=found.every_seconds,
+        lines=list(explained.lines),
+    )
 
 
 def _rows(connection: Connection, tenant: str) -> Sequence[AnyRow]:

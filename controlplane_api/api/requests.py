@@ -1,10 +1,11 @@
 """What callers of the API send, as JSON: one class per body. A field that a body does not have is refused."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from menura.bounds import MAX_INT64, MAX_NAME_CHARS
-from menura.views.definition import MOST_SQL_BYTES, MOST_VIEWS
-from pydantic import BaseModel, ConfigDict, Field
+from menura.views.definition import EVERY, KEY_COLUMN, MOST_SQL_BYTES, MOST_VIEWS
+from menura.views.scheduled import MOST_KEY_COLUMNS, scheduled
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from controlplane_api.api.views import MAX_API_TOKEN_SECONDS, MAX_PER_SECOND, MAX_TOKEN_SECONDS, DumpLimits
 from controlplane_api.identity.callers import Role
@@ -142,6 +143,21 @@ class SessionCommand(Request):
 
 class JoinedViewChange(Request):
     sql: str = Field(min_length=1, max_length=MOST_SQL_BYTES)
+    #: recompute it so often, e.g. 10m, 2h or 1d; null: it is followed change by change, or its text has a schedule
+    every: str | None = Field(default=None, pattern=EVERY)
+    #: of a view with `every`, its columns that tell rows apart; empty: its groups, or all
+    key: list[Annotated[str, Field(pattern=KEY_COLUMN)]] = Field(default_factory=list, max_length=MOST_KEY_COLUMNS)
+
+    @model_validator(mode="after")
+    def _key_with_every(self) -> Self:
+        if self.key and self.every is None:
+            raise ValueError("key is given without every: a view that is followed has the key of its first table")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The view's whole text."""
+        return self.sql if self.every is None else scheduled(self.sql, self.every, tuple(self.key))
 
 
 class JoinedViewCreate(JoinedViewChange):

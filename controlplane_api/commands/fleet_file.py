@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from menura.naming import TableName, is_identity
-from menura.views.definition import is_view_name
+from menura.views.definition import EVERY, is_view_name
 
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.configuration_document import DocumentRefused, text_of
@@ -64,11 +64,21 @@ def read_configuration(file: Path) -> dict[str, Any]:
 def _view(name: str, entry: "_Node") -> dict[str, Any]:
     if not is_view_name(name):
         raise entry.error("is not the name of a view", "Use 1 to 63 of a-z, 0-9 and '_', a letter first")
-    entries = entry.mapping(("sql",))
+    entries = entry.mapping(("sql", "every", "key"))
     sql = entries["sql"].value() if "sql" in entries else None
     if not isinstance(sql, str):
         raise entry.error("lacks sql", "Add sql: |, and the SELECT below it")
-    return {"sql": sql}
+    found: dict[str, Any] = {"sql": sql}
+    if "every" in entries:
+        found["every"] = entries["every"].value()
+        if not isinstance(found["every"], str) or not re.match(EVERY, found["every"]):
+            raise entries["every"].error("is no interval", "Write every: 10m, 2h or 1d")
+    if "key" in entries:
+        found["key"] = entries["key"].value()
+        names = found["key"] if isinstance(found["key"], list) else [None]
+        if "every" not in entries or not all(isinstance(name, str) for name in names):
+            raise entries["key"].error("is no list of columns beside every", "Write key: [id]")
+    return found
 
 
 def _agent(entry: "_Node") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from menura.views.definition import MOST_SQL_BYTES
 from rich.console import RenderableType
 from rich.text import Text
 
+from controlplane_api.api.client import ViewText
 from controlplane_api.api.views import JoinedViewDetail, JoinedViews, JoinedViewView, ViewInLake, ViewPlan
 from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
@@ -34,6 +35,13 @@ from controlplane_api.errors import RequestInvalid
 app = forced_group("Joined views: tables of any sources, joined into one that lakes keep.")
 
 Sql = Annotated[str, typer.Option("--sql", metavar="SELECT", help="Its text.")]
+Every = Annotated[
+    str,
+    typer.Option("--every", metavar="INTERVAL", help="Recompute it so often, e.g. 10m, 2h or 1d, not at each change."),
+]
+Key = Annotated[
+    str, typer.Option("--key", metavar="COLUMNS", help="With --every: columns that tell its rows apart, e.g. id,place.")
+]
 File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file with its text.")]
 
 
@@ -42,6 +50,8 @@ def create(
     name: str,
     sql: Sql = "",
     file: File = None,
+    every: Every = "",
+    key: Key = "",
     replace: Annotated[bool, typer.Option("--replace", help="In place of the text that the view has.")] = False,
     dry_run: DryRun = False,
     api: Api = DEFAULT_API,
@@ -49,7 +59,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Have lakes keep a view, and show how. A table is SOURCE.DATABASE.TABLE in it, a view its name."""
-    text = _text(sql, file)
+    text = _text(sql, file, every, key)
     with connect(api, tenant) as client:
         if replace:
             _, tag = client.view(name)
@@ -90,14 +100,16 @@ def explain(
     name: Annotated[str, typer.Argument(help="Of a view that is there; none: the text of an option.")] = "",
     sql: Sql = "",
     file: File = None,
+    every: Every = "",
+    key: Key = "",
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
 ) -> None:
     """How a view is kept, and what a change of each of its tables costs."""
-    text = "" if name else _text(sql, file)
+    text = None if name else _text(sql, file, every, key)
     with connect(api, tenant) as client:
-        found = client.view_plan(name) if name else client.plan_view(text)
+        found = client.view_plan(name) if text is None else client.plan_view(text)
     if as_json:
         typer.echo(document(found))
     else:
@@ -121,7 +133,11 @@ def drop(
         put(Text("Nothing was changed." if dry_run else f"View {found.view} is dropped."))
 
 
-def _text(sql: str, file: Path | None) -> str:
+def _text(sql: str, file: Path | None, every: str, key: str) -> ViewText:
+    return ViewText(_sql(sql, file), every, tuple(name.strip() for name in key.split(",")) if key else ())
+
+
+def _sql(sql: str, file: Path | None) -> str:
     doing, data = "reading a view's text", "Nothing was changed."
     if bool(sql) == (file is not None):
         raise RequestInvalid(doing, "it takes either --sql or -f", data=data, remedy="Give -f FILE.")

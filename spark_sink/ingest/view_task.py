@@ -15,12 +15,15 @@ from menura.errors import MenuraError
 from menura.stores.options import StorageOptions, use
 from menura.stores.reasons import reason_of
 from menura.views.definition import ViewRefused
+from menura.views.scheduled import is_scheduled
 
 from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
 from spark_sink.lake.retention import clean, is_due
 from spark_sink.lake.tail import Waiting
 from spark_sink.views.division import ALONE, Dividing, Division
 from spark_sink.views.maintain import ViewVersion, ViewWork, follow, view_table_id
+from spark_sink.views.query_process import BOUNDS, Bounds
+from spark_sink.views.recompute import recompute
 from spark_sink.views.store_folders import StoreSettings
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
@@ -55,6 +58,8 @@ class ViewSettings:
     stores: StoreSettings | None = None
     #: into how many tasks a turn may be divided
     dividing: Dividing = ALONE
+    #: of a query that is recomputed on a schedule
+    bounds: Bounds = BOUNDS
 
 
 def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator[ViewOutcome]]:
@@ -72,6 +77,8 @@ def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
     """A view's turn, or its beginning where it is to be divided."""
 
     def turn() -> ViewVersion | Division:
+        if is_scheduled(work.definition.sql):
+            return recompute(settings.lake, work, settings.bounds)
         return follow(settings.lake, work, settings.waiting, settings.stores, settings.dividing)
 
     came = outcome_of(work, turn)

@@ -7,7 +7,8 @@ then a boundary of the views in LAKE/_menura/cuts, and their states. Durable is 
 
 A view takes its inputs at one cut of each source: that of the views that it reads, else the newest one. Where these
 are at different cuts, it waits for them. A view that fails stops alone, at its last version, and is tried again after
-a pause that grows; so is one whose inputs are not there, are being dumped, or have stopped.
+a pause that grows; so is one whose inputs are not there, are being dumped, or have stopped. One that is recomputed on a
+schedule has its turn once it is due, beside the others (`recomputations`), and fails until its next time.
 """
 
 import logging
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
@@ -31,7 +33,8 @@ from menura.views.definition import (
     ViewRefused,
     ViewState,
 )
-from menura.views.parsing import inputs_of
+from menura.views.reads import inputs_of
+from menura.views.scheduled import every_said, every_seconds_of, is_scheduled
 from pyspark.sql import SparkSession
 
 from spark_sink.errors import (
@@ -41,8 +44,11 @@ from spark_sink.errors import (
     TableNotAtCut,
     TableNotInLake,
     ViewInputsNotReady,
+    ViewStorageFailed,
+    ViewTaskLost,
 )
 from spark_sink.ingest.divided_views import Run, spark_run
+from spark_sink.ingest.recomputations import Recomputations, ViewName
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, refused_here, storage_failed
 from spark_sink.ingest.views_file import ViewsFile
@@ -64,10 +70,10 @@ LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 30.0
 #: of a state
 MOST_MESSAGE_CHARS = 1000
 
+#: faults that are none of a query's
+_OF_MACHINES = (ViewStorageFailed.code, ViewTaskLost.code)
+
 logger = logging.getLogger("menura.sink")
-
-ViewName = tuple[str, str]
-
 
 Tell = Callable[[tuple[ViewState, ...]], None]
 #: is told which views there are, all of them, when others are wanted than before
@@ -93,6 +99,15 @@ class _Standing:
         """But for its cuts."""
         done = self.work
         return done is not None and (done.definition, done.inputs) == (work.definition, work.inputs)
+
+    def is_due(self, digest: str, every_seconds: int) -> bool:
+        """Of a view that is recomputed on a schedule."""
+        if self.state.digest != digest or (self.version is None and not self.state.code):
+            return True
+        if self.state.code:  # one that waits is, as its tables move
+            return self.state.state == "waiting" or self.again_at <= time.monotonic()
+        assert self.version is not None
+        return now_us() >= self.version.computed_us + every_seconds * 1_000_000
 
 
 class Views:
@@ -129,6 +144,11 @@ class Views:
         self._tell = tell
         self._keep = keep
         self._kept: Collection[ViewName] | None = None
+        #: seconds, of those that are recomputed on a schedule
+        self._every: dict[ViewName, int] = {}
+        self._recomputations = Recomputations(run, self.wake)
+        #: that are not recomputed any more before the end
+        self._finished: set[ViewName] | None = None
 
     def want(self, definitions: Sequence[ViewDefinition]) -> None:
         """All of the views that there shall be; from any thread."""
@@ -159,7 +179,10 @@ class Views:
             self._thread.join(seconds)
         if finish:
             self._read_file()
+            self._finished = set()
             self.turn()
+            while self._recomputations.wait():
+                self.turn()
 
     def states(self) -> tuple[ViewState, ...]:
         return tuple(each.state for each in self._standings.values())
@@ -186,9 +209,24 @@ class Views:
         return found is not None
 
     def _waits(self) -> bool:
-        """Whether a view is to be tried again, or has changes that are to be merged."""
-        now, now_s = now_us(), time.monotonic()
-        return any(_is_again(each, now_s) or _is_merge_due(each, now) for each in list(self._standings.values()))
+        """Whether a view is to be tried again or is due, or has changes that are to be merged."""
+        if self._recomputations.has_outcome:
+            return True
+        is_free = self._recomputations.running is None
+        every = self._every
+        return any(
+            self._is_up(each, every[name]) and is_free
+            if name in every
+            else _is_again(each, time.monotonic()) or _is_merge_due(each, now_us())
+            for name, each in list(self._standings.items())
+        )
+
+    @staticmethod
+    def _is_up(held: _Standing, every_seconds: int) -> bool:
+        """Of a view that is recomputed on a schedule: due, and not tried just now."""
+        if held.state.code:
+            return _is_again(held, time.monotonic())
+        return held.is_due(held.state.digest, every_seconds)
 
     def turn(self) -> None:
         """Give each view that can have one its next version; one turn after the other, whoever asks."""
@@ -203,15 +241,11 @@ class Views:
             self._kept = frozenset(wanted)
             self._keep(self._kept)
         self._standings = {name: each for name, each in self._standings.items() if name in wanted}
-        reads: dict[ViewName, tuple[InputName, ...]] = {}
-        for name, definition in wanted.items():
-            try:
-                reads[name] = inputs_of(definition.sql)
-            except ViewRefused as refused:
-                self._stop(definition, refused)
-        done: list[ViewOutcome] = []
+        reads = self._reads(wanted)
+        done = self._recomputed(wanted)
         for level in levels(reads):
-            works = [work for name in level if (work := self._work(wanted[name], reads[name])) is not None]
+            followed = [name for name in level if name not in self._every]
+            works = [work for name in followed if (work := self._work(wanted[name], reads[name])) is not None]
             outcomes = self._run(works) if works else ()
             done += [each for each in outcomes if each.version is not None and self._is_to_record(each, each.version)]
             for work, outcome in zip(works, outcomes, strict=True):
@@ -219,7 +253,54 @@ class Views:
         for name in reads.keys() - {name for level in levels(reads) for name in level}:
             self._stop(wanted[name], ViewRefused("the view reads itself, by other views or at once"))
         self._record(done)
+        self._recompute_next(wanted, reads)
         self._tell(self.states())
+
+    def _reads(self, wanted: Mapping[ViewName, ViewDefinition]) -> dict[ViewName, tuple[InputName, ...]]:
+        """Of each view, but for those whose texts say none."""
+        reads: dict[ViewName, tuple[InputName, ...]] = {}
+        every: dict[ViewName, int] = {}
+        for name, definition in wanted.items():
+            try:
+                if is_scheduled(definition.sql):
+                    every[name] = every_seconds_of(definition.sql)
+                reads[name] = inputs_of(definition.sql)
+            except ViewRefused as refused:
+                self._stop(definition, refused)
+        self._every = every
+        return reads
+
+    def _recomputed(self, wanted: Mapping[ViewName, ViewDefinition]) -> list[ViewOutcome]:
+        """What has come of the one that was recomputed, where it is wanted as it was then; to be recorded."""
+        self._recomputations.keep(wanted)
+        found = self._recomputations.take()
+        if found is None or wanted.get((found[1].tenant, found[1].name)) != found[0].definition:
+            return []
+        work, outcome = found
+        is_to_record = outcome.version is not None and self._is_to_record(outcome, outcome.version)
+        self._note(work, outcome)
+        return [outcome] if is_to_record else []
+
+    def _recompute_next(
+        self, wanted: Mapping[ViewName, ViewDefinition], reads: Mapping[ViewName, tuple[InputName, ...]]
+    ) -> None:
+        """Begin with one that is due, where none is being recomputed."""
+        if self._recomputations.running is not None:
+            return
+        circular = reads.keys() - {name for level in levels(reads) for name in level}
+        due = []
+        for name in self._every.keys() & reads.keys() - circular - (self._finished or set()):
+            held = self._standings.get(name)
+            if held is None or held.is_due(wanted[name].digest, self._every[name]):
+                due.append(name)
+        for name in self._recomputations.in_turn(due):
+            work = self._work(wanted[name], reads[name])
+            if work is not None:
+                self._standings.setdefault(name, _Standing(ViewState(*name, wanted[name].digest, "building")))
+                if self._finished is not None:
+                    self._finished.add(name)
+                self._recomputations.begin(work)
+                return
 
     def _is_to_record(self, outcome: ViewOutcome, version: ViewVersion) -> bool:
         """Also what a turn has made of which nothing came back: of a killed sink, or of a job that Spark lost."""
@@ -228,8 +309,11 @@ class Views:
 
     def _work(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork | None:
         """What the view's turn is given; None where it has none now."""
-        held = self._standings.get((definition.tenant, definition.name))
+        name = (definition.tenant, definition.name)
+        held = self._standings.get(name)
         if held is not None and held.is_at_rest(definition, time.monotonic()):
+            return None
+        if self._recomputations.running == name:  # by the text that it had
             return None
         try:
             work = self._inputs(definition, reads)
@@ -238,8 +322,10 @@ class Views:
             return None
         if held is None or held.state.code or not held.has_done(work) or _is_merge_due(held, now_us()):
             return work
+        if name in self._every:  # for its cuts
+            return work
         state = replace(held.state, cuts=work.cuts)
-        self._standings[definition.tenant, definition.name] = replace(held, work=work, state=state)
+        self._standings[name] = replace(held, work=work, state=state)
         return None
 
     def _inputs(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork:
@@ -290,17 +376,18 @@ class Views:
             return
         held = self._standings.get(name)
         before = held.state if held is not None else ViewState(*name, definition.digest, "building")
+        is_followed = name not in self._every
         state = replace(
             before,
             digest=definition.digest,
             state="following",
             code="",
-            message=_computed_whole(before, version),
-            cuts=work.cuts,
+            message=_computed_whole(before, version) if is_followed else _recomputed(version, self._every[name]),
+            cuts=work.cuts if is_followed else version.cuts,
             version=version.version,
             rows=version.rows,
             changes=version.changes if version.is_new else before.changes,
-            applied_at_us=now_us() if version.is_new else before.applied_at_us,
+            applied_at_us=version.computed_us or (now_us() if version.is_new else before.applied_at_us),
         )
         self._standings[name] = _Standing(state, work, version)
         if version.is_new:
@@ -324,6 +411,8 @@ class Views:
         is_new = (held.state.code, held.state.digest) != (code, definition.digest)
         first, longest = (LOOK_SECONDS, LONGEST_LOOK_SECONDS) if waits else (FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         pause = first if is_new else min(held.pause_seconds * 2, longest)
+        if name in self._every and not waits and code not in _OF_MACHINES:
+            pause = max(pause, float(self._every[name]))
         state = replace(
             held.state,
             digest=definition.digest,
@@ -358,6 +447,12 @@ def _computed_whole(before: ViewState, version: ViewVersion) -> str:
     if not version.whole or before.version <= 0:
         return ""
     return clipped(f"Its last version was computed from all rows of its tables: {version.whole}", MOST_MESSAGE_CHARS)
+
+
+def _recomputed(version: ViewVersion, every_seconds: int) -> str:
+    """Of a view that is recomputed on a schedule."""
+    last = datetime.fromtimestamp(version.computed_us // 1_000_000, UTC)
+    return f"It is recomputed every {every_said(every_seconds)}, last at {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def views_of(

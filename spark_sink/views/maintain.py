@@ -16,9 +16,10 @@ view was emptied.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from errno import ENOENT
+from typing import TypeVar
 
 import pyarrow as pa
 from menura.views.definition import VIEW_DATABASE, VIEW_SOURCE, InputName, ViewCut, ViewDefinition
@@ -39,6 +40,8 @@ from spark_sink.views.view_table import Reached, ViewShape, ViewTable
 from spark_sink.work import TableId
 
 logger = logging.getLogger("menura.sink")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class ViewVersion:
     rows: int = -1
     #: versions of changelog and current state that the turn began with; -1: there was none
     opened: tuple[int, int] = (-1, -1)
+    #: of a view that is recomputed on a schedule: when it was last, and of which cuts; 0, (): it is followed
+    computed_us: int = 0
+    cuts: tuple[ViewCut, ...] = ()
 
 
 def view_table_id(tenant: str, name: str) -> TableId:
@@ -107,8 +113,17 @@ def follow(
     `stores`: where rows may be looked up; None: tables are scanned. Raises `ViewRefused`, `ViewStopped`; OSError,
     DeltaError where the storage fails.
     """
+
+    def turn(is_lost: bool) -> ViewVersion | Division:
+        return _follow(lake, work, waiting, stores, dividing, is_lost=is_lost)
+
+    return mended(lake, work, turn)
+
+
+def mended(lake: str, work: ViewWork, turn: Callable[[bool], T]) -> T:
+    """A turn, which is done again where files of the view's own tables are lost, as it is told then."""
     try:
-        return _follow(lake, work, waiting, stores, dividing, is_lost=False)
+        return turn(False)
     except Exception as failed:
         found = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name)).lost_files()
         if not found:
@@ -118,7 +133,7 @@ def follow(
             "files of a view's tables are gone, it is computed anew view=%s files=%d first=%s error=%s",
             *(name, len(found), found[0], type(failed).__name__),
         )
-    return _follow(lake, work, waiting, stores, dividing, is_lost=True)
+    return turn(True)
 
 
 def _follow(
@@ -134,8 +149,8 @@ def _follow(
     else:
         table.settle(waiting)
     marks = {name: found.mark for name, found in inputs.items()}
-    digest = int(work.definition.digest[:15], 16)
-    if reached is not None and reached.digest == digest and _same(reached, marks):
+    digest = digest_of(work)
+    if reached is not None and reached.digest == digest and is_same(reached, marks):
         return version_of(table, reached, None, waiting, opened)
     after = Reached(table.last_version + 1, table.highest_gsn, digest, marks, work.cuts)
     name = (work.definition.tenant, work.definition.name)
@@ -156,7 +171,13 @@ def _follow(
     return version
 
 
-def _same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:
+def digest_of(work: ViewWork) -> int:
+    """Of its text, as commits say it."""
+    return int(work.definition.digest[:15], 16)
+
+
+def is_same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:
+    """Whether no input has changed since."""
     before = reached.inputs
     return all((before[name].gsn, before[name].state) == (mark.gsn, mark.state) for name, mark in marks.items())
 

@@ -8,8 +8,9 @@ values it has. So a change of a group costs what changed, not what the group has
 from collections.abc import Iterable, Sequence
 
 from menura.types import decimal_digits
+from menura.views.averages import average
 from menura.views.expressions import quoted, type_word
-from menura.views.plan import AVERAGE_DIGITS, Aggregate, Output, Plan
+from menura.views.plan import Aggregate, Output, Plan
 
 ROWS = "_menura_n"
 #: of a change: what it is, and its number
@@ -121,30 +122,12 @@ def _shown(plan: Plan, states: str) -> str:
                 f"CASE WHEN _menura_c{place} > 0 THEN CAST(_menura_s{place} AS {type_word(each.type)}) END AS {name}"
             )
         elif each.aggregate is Aggregate.AVG:
-            chosen.append(f"CASE WHEN _menura_c{place} > 0 THEN {_average(place, each)} END AS {name}")
+            mean = average(f"_menura_s{place}", f"_menura_c{place}", each.type)
+            chosen.append(f"CASE WHEN _menura_c{place} > 0 THEN {mean} END AS {name}")
         else:
             chosen.append(f"CAST({name} AS {type_word(each.type)}) AS {name}")
     chosen += [name for name, _ in hidden(plan)]
     return f"SELECT {', '.join(chosen)} FROM ({states})"  # noqa: S608  (quoted names)
-
-
-def _average(place: int, output: Output) -> str:
-    """Of decimals as Spark rounds: half up behind the last digit, computed in whole numbers, which lose no digit.
-
-    A sum is taken as the whole number of its smallest unit, by its text; so is what comes out.
-    """
-    digits = decimal_digits(output.type)
-    if digits is None:
-        return f"CAST(_menura_s{place} AS DOUBLE) / _menura_c{place}"
-    units = f"CAST(replace(CAST(abs(_menura_s{place}) AS VARCHAR), '.', '') AS HUGEINT)"
-    count = f"CAST(_menura_c{place} AS HUGEINT)"
-    more = 10**AVERAGE_DIGITS
-    found = f"({units} // {count} * {more} + ({units} % {count} * {2 * more} + {count}) // (2 * {count}))"
-    text = f"lpad(CAST({found} AS VARCHAR), {digits[0] + 1}, '0')"
-    sign = f"CASE WHEN _menura_s{place} < 0 THEN '-' ELSE '' END"
-    return (
-        f"CAST({sign} || left({text}, -{digits[1]}) || '.' || right({text}, {digits[1]}) AS {type_word(output.type)})"
-    )
 
 
 def delta_query(plan: Plan, gone: str, added: str) -> str:

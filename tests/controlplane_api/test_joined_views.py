@@ -328,3 +328,90 @@ def test_fleet_when_its_file_has_views_then_plan_shows_and_apply_makes_them_in_t
     assert refused.returncode == 25 and "VIEW_REFUSED" in refused.stderr and "column" in refused.stdout
     assert client.get(f"{ACME}/views").json()["views"] == []
     assert "line 5" in run(api, "plan", "-f", fleet_file(tmp_path, "views:\n  Paid: {sql: x}\n")).stderr
+
+
+UNIQUE = "SELECT DISTINCT o.note FROM shop.shop.orders AS o"
+
+
+def test_view_when_it_is_recomputed_on_a_schedule_then_its_text_has_that_and_its_plan_says_when_why_and_what_is_read(
+    client: httpx.Client, shop: None
+) -> None:
+    refused = problem(create(client, "notes", UNIQUE), 422, "VIEW_REFUSED")
+    assert "DISTINCT" in refused["found"] and "--every 1h" in refused["remedy"]
+    body = {"name": "notes", "sql": UNIQUE, "every": "10m", "key": ["note"]}
+    made = client.post(f"{ACME}/views", json=body).json()
+    assert made["sql"] == f"SCHEDULE EVERY 10 MINUTES KEY (note) AS {UNIQUE}"
+    plan = client.get(f"{ACME}/views/notes/plan").json()
+    assert (plan["every_seconds"], plan["key"], plan["inputs"][0]["role"]) == (600, ["note"], "read")
+    said = " ".join(plan["lines"])
+    assert "recomputed every 10 minutes" in said and "a view has no DISTINCT" in said
+    assert "about 1,000 rows, about " in said and "bytes" in said
+    same = client.put(f"{ACME}/views/notes", json={"sql": made["sql"]}).json()
+    assert same["version"] == 1
+    other = client.put(f"{ACME}/views/notes", json={"sql": UNIQUE, "every": "2h"}).json()
+    assert (other["version"], other["plan"]["every_seconds"]) == (2, 7200)
+    followed = client.post(f"{ACME}/view-plans", json={"sql": SQL, "every": "1d"}).json()
+    assert "It could be followed: leave the schedule out." in followed["lines"]
+    assert client.post(f"{ACME}/view-plans", json={"sql": SQL}).json()["every_seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"every": "59s"}, "REQUEST_INVALID"),
+        ({"every": "0m"}, "REQUEST_INVALID"),
+        ({"every": "32d"}, "VIEW_REFUSED"),
+        ({"every": "10m) AS SELECT"}, "REQUEST_INVALID"),
+        ({"key": ["note"]}, "REQUEST_INVALID"),
+        ({"every": "10m", "key": ["note) AS SELECT"]}, "REQUEST_INVALID"),
+        ({"every": "10m", "key": ["nothing"]}, "VIEW_REFUSED"),
+        ({"every": "10m", "sql": f"SCHEDULE EVERY 1 HOUR AS {UNIQUE}"}, "VIEW_REFUSED"),
+        ({"every": "10m", "sql": "SELECT DISTINCT s.id FROM shop.shop.secret AS s"}, "VIEW_REFUSED"),
+        ({"every": "10m", "sql": "SELECT DISTINCT s.id FROM globex.shop.secret AS s"}, "VIEW_REFUSED"),
+        ({"every": "10m", "sql": "SELECT reflect('java.lang.System', 'exit', 1) AS x FROM shop.shop.orders AS o"},
+         "VIEW_REFUSED"),
+    ],
+)  # fmt: skip
+def test_view_when_its_schedule_its_key_or_its_query_is_none_then_it_is_refused_and_nothing_is_stored(
+    client: httpx.Client, shop: None, more: dict[str, Any], code: str
+) -> None:
+    problem(client.post(f"{ACME}/views", json={"name": "notes", "sql": UNIQUE, **more}), 422, code)
+    assert client.get(f"{ACME}/views").json()["views"] == []
+
+
+def test_views_when_one_is_recomputed_then_a_view_reads_it_alone_or_beside_tables(
+    client: httpx.Client, shop: None
+) -> None:
+    created(client)
+    body = {"name": "placed", "every": "1h", "key": ["id"]}
+    query = "SELECT p.id, rank() OVER (ORDER BY p.item) AS place FROM paid AS p"
+    assert client.post(f"{ACME}/views", json={**body, "sql": query}).json()["views"] == ["paid"]
+    beside = "SELECT o.id, p.place FROM shop.shop.orders AS o LEFT JOIN placed AS p ON p.id = o.id"
+    created(client, "beside", beside)
+    for sql in (
+        "SELECT p.id, q.place FROM paid AS p JOIN placed AS q ON q.id = p.id",
+        "SELECT p.id, b.place FROM paid AS p JOIN beside AS b ON b.id = p.id",
+    ):
+        refused = problem(create(client, "both", sql), 422, "VIEW_REFUSED")
+        assert "last recomputation's cuts" in refused["found"]
+
+
+def test_commands_and_files_when_a_view_is_recomputed_then_they_take_the_interval_and_show_it(
+    api: str, client: httpx.Client, shop: None, tmp_path: Path
+) -> None:
+    made = run(api, "view", "create", "notes", "--sql", UNIQUE, "--every", "10m", "--key", "note")
+    assert "recomputed every 10 minutes" in " ".join(made.stdout.split()), made.stderr
+    assert "SCHEDULE EVERY 10 MINUTES" in run(api, "view", "show", "notes").stdout
+    explained = run(api, "view", "explain", "--sql", UNIQUE, "--every", "1d").stdout
+    assert "recomputed every 1 day" in " ".join(explained.split())
+    refused = run(api, "view", "explain", "--sql", UNIQUE).stderr
+    assert "recomputed on a schedule: --every 1h" in " ".join(refused.split())
+    assert "REQUEST_INVALID" in run(api, "view", "explain", "--sql", UNIQUE, "--every", "often").stderr
+    notes = f"views:\n  notes:\n    sql: {UNIQUE}\n    every: 10m\n    key: [note]\n"
+    assert "nothing to change" in run(api, "plan", "-f", fleet_file(tmp_path, notes)).stdout
+    changed = run(api, "apply", "-f", fleet_file(tmp_path, notes.replace("10m", "2h")))
+    assert "~ change view notes" in changed.stdout, changed.stderr
+    assert client.get(f"{ACME}/views/notes").json()["plan"]["every_seconds"] == 7200
+    assert "line 7" in run(api, "plan", "-f", fleet_file(tmp_path, notes.replace("10m", "often"))).stderr
+    without = notes.replace("    every: 10m\n", "")
+    assert "line 7" in run(api, "plan", "-f", fleet_file(tmp_path, without)).stderr

@@ -110,6 +110,8 @@ FLEET = {
     "agents.AGENT.sources.SOURCE.tables.TABLE.dump.bytes_per_second": "Lowers the agent's own.",
     "views": "Joined views by name.",
     "views.VIEW.sql": "Its SELECT.",
+    "views.NAME.every": "How often it is recomputed, e.g. 10m, 2h or 1d. Default: it is followed change by change.",
+    "views.NAME.key": "With `every`: a list of its columns that tell its rows apart. Default: its groups, else all.",
 }
 OIDC = {
     "name": "On the button of the login page.",

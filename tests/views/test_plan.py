@@ -3,8 +3,9 @@
 import pytest
 from menura.views.definition import Column, InputName, Shape, ViewDefinition, ViewRefused, decode_views
 from menura.views.explain import explain
-from menura.views.parsing import MOST_NODES, in_order
+from menura.views.parsing import MOST_NODES
 from menura.views.plan import Plan, Role, make_plan
+from menura.views.reads import in_order
 
 ORDERS = InputName("shop", "app", "orders")
 PEOPLE = InputName("crm", "app", "people")

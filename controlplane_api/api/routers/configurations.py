@@ -141,7 +141,7 @@ def _tables(source: SourceOfFleet) -> tuple[FleetTable, ...] | None:
 def _applied(connection: Connection, tenant: str, fleet: Fleet, request: FleetRequest) -> FleetPlan:
     done = fleets.apply(connection, tenant, fleet, prune=request.prune)
     if request.views is not None:
-        texts = {name: view.sql for name, view in request.views.items()}
+        texts = {name: view.text for name, view in request.views.items()}
         done += fleet_views.apply(connection, tenant, texts, prune=request.prune)
     views = [(change.action, _change(change)) for change in done]
     return FleetPlan(

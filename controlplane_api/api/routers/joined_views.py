@@ -34,7 +34,7 @@ def create_view(tenant: TenantName, request: JoinedViewCreate, write: WriteIf) -
     """Lakes have it from now on. With `dry_run`: how it would be kept, and what that costs."""
 
     def act(connection: Connection) -> JoinedViewDetail:
-        joined_views.create(connection, tenant, request.name, request.sql)
+        joined_views.create(connection, tenant, request.name, request.text)
         audit.record(connection, tenant, write.actor, "create view", found=request.name)
         return joined_view_queries.view(connection, tenant, request.name, now_us())
 
@@ -57,7 +57,7 @@ def change_view(
     """Another text is the view's next version, which lakes build anew."""
 
     def act(connection: Connection) -> JoinedViewDetail:
-        if joined_views.change(connection, tenant, view, request.sql):
+        if joined_views.change(connection, tenant, view, request.text):
             audit.record(connection, tenant, write.actor, "change view", found=view)
         return joined_view_queries.view(connection, tenant, view, now_us())
 
@@ -88,5 +88,5 @@ def explain_view(tenant: TenantName, view: JoinedViewName, database: ControlData
 def plan_view(tenant: TenantName, request: JoinedViewPlan, database: ControlDatabase) -> ViewPlan:
     """How a view with this text would be kept; nothing is changed."""
     with database.read() as connection:
-        found = planned(connection, tenant, request.name, request.sql)
+        found = planned(connection, tenant, request.name, request.text)
         return joined_view_queries.plan_view(request.name, found)

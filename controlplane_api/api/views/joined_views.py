@@ -101,6 +101,8 @@ class ViewPlan(View):
     columns: list[str]
     key: list[str]
     inputs: list[ViewInput]
+    #: how often it is recomputed; null: it is followed change by change
+    every_seconds: int | None
     #: the plan in words
     lines: list[str]
 

@@ -21,6 +21,9 @@ MOST_VIEWS = 256
 MOST_DOCUMENT_BYTES = 1 << 20
 MOST_SQL_BYTES = 16 << 10
 
+#: intervals of views that are recomputed, and columns of their keys, as commands and requests have them
+EVERY, KEY_COLUMN = r"^[1-9][0-9]{0,5}[mhd]$", r"^[^(),\x00-\x1f]{1,128}$"
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -41,6 +44,8 @@ class ViewRefused(MenuraError):
         """`lacks_column`: a column that the text names is not there, as far as whoever plans it knows."""
         place = f" (line {line}, column {column})" if line else ""
         super().__init__(doing, f"{found}{place}", data=data, remedy=remedy)
+        #: what was found, without the place
+        self.reason = found
         self.line = line
         self.column = column
         self.lacks_column = lacks_column

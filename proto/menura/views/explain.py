@@ -4,13 +4,15 @@ Comes in: a plan, and how many rows the tables have as far as anybody knows. Goe
 the same as a document.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from menura.views.definition import MOST_TOUCHED, InputName
 from menura.views.expressions import said
 from menura.views.plan import Aggregate, Input, Plan, Role
+from menura.views.query_plan import QueryPlan
+from menura.views.scheduled import every_said
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,37 @@ def explain(plan: Plan, rows: Mapping[InputName, int] | None = None) -> Explanat
         *_whole_lines(plan),
     ]
     return Explanation(plan.key, columns, inputs, tuple(lines))
+
+
+def explain_query(
+    plan: QueryPlan, why: str, rows: Mapping[InputName, int] | None = None, sizes: Mapping[InputName, int] | None = None
+) -> Explanation:
+    """When all of it is computed, and what is read then. `why` it is not followed; '': it could be."""
+    known = rows or {}
+    inputs = tuple(
+        InputCost(
+            str(name), "", "read", (), (), columns, (), "nothing until it is recomputed; then all rows are read",
+            known.get(name, -1),
+        )
+        for name, columns in plan.inputs
+    )  # fmt: skip
+    names = [name for name, _ in plan.inputs]
+    many, size = _total(names, known, "rows"), _total(names, sizes or {}, "bytes as their servers store them")
+    lines = (
+        f"It is recomputed every {every_said(plan.every_seconds)} where one of its tables has changed; what differs"
+        " from its rows are its changes.",
+        f"It is not followed change by change: {why}." if why else "It could be followed: leave the schedule out.",
+        f"One recomputation reads all rows of {len(names)} tables: {many}, {size}.",
+        f"A row of the view is known by {', '.join(plan.key)}.",
+    )
+    return Explanation(plan.key, tuple((each.name, said(each.type)) for each in plan.outputs), inputs, lines)
+
+
+def _total(names: Sequence[InputName], known: Mapping[InputName, int], unit: str) -> str:
+    found = [known[name] for name in names if name in known]
+    if not found:
+        return f"an unknown number of {unit}"
+    return f"about {sum(found):,} {unit}" + (f" of {len(found)} of them" if len(found) < len(names) else "")
 
 
 def _above(plan: Plan, found: Input) -> list[Input]:

@@ -15,9 +15,10 @@ its type, or a `ViewRefused` with the place. What is let through, and why it is 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
+from itertools import count
 
 from sqlglot import exp
 
@@ -62,6 +63,8 @@ _CASTS = {
     exp.DataType.Type.VARCHAR: TEXT,
     exp.DataType.Type.DATE: DATE,
 }
+#: of reading a text, and of what an expression becomes
+MOST_STEPS, MOST_CHARS = 100_000, 256 << 10
 _WHOLE = re.compile(r"\d{1,19}")
 _POINT = re.compile(r"(\d*)\.(\d+)")
 
@@ -109,6 +112,8 @@ class Scope:
     columns: Mapping[str, Sequence[Column]]
     #: says which column is used
     use: Callable[[str, str], None]
+    #: of reading all expressions
+    steps: Iterator[int] = field(default_factory=count)
 
     def resolve(self, node: exp.Column) -> tuple[str, Column]:
         if any(node.args.get(part) for part in ("db", "catalog")):
@@ -134,7 +139,16 @@ class Scope:
         return Term(f"{quoted(alias)}.{quoted(column.name)}", column.type)
 
     def term(self, node: exp.Expression) -> Term:
-        """Raises `ViewRefused`."""
+        """Raises `ViewRefused`; bounded in steps and size, since a part may be written more than once."""
+        if next(self.steps) >= MOST_STEPS:
+            refuse("the text is nested too deeply", node)
+        found = self.read(node)
+        if len(found.sql) > MOST_CHARS:
+            refuse("the text is nested too deeply", node)
+        return found
+
+    def read(self, node: exp.Expression) -> Term:
+        """Of one part."""
         kind = type(node)
         if (read := _READERS.get(kind)) is not None:
             return read(self, node)
@@ -161,7 +175,10 @@ class Scope:
 
     def together(self, nodes: Sequence[exp.Expression]) -> tuple[list[str], str]:
         """The texts of values that have one type, and the type."""
-        terms = [self.term(node) for node in nodes]
+        return self.unified([self.term(node) for node in nodes], nodes[0])
+
+    def unified(self, terms: Sequence[Term], node: exp.Expression) -> tuple[list[str], str]:
+        """The same of terms; `node` is where a refusal says that they are."""
         types = list(dict.fromkeys(term.type for term in terms if term.type != NOTHING))
         if len(types) <= 1:
             return [term.sql for term in terms], types[0] if types else NOTHING
@@ -169,10 +186,10 @@ class Scope:
             return [term.sql for term in terms], UNKNOWN
         decimals = [term.decimal for term in terms if term.type != NOTHING]
         if any(each is None for each in decimals):
-            refuse(f"{said(types[0])} and {said(types[1])} stand together: cast one of them", nodes[0])
+            refuse(f"{said(types[0])} and {said(types[1])} stand together: cast one of them", node)
         scale = max(each[1] for each in decimals if each)
         whole = max(each[0] - each[1] for each in decimals if each)
-        type_ = self._decimal(whole + scale, scale, nodes[0])
+        type_ = self._decimal(whole + scale, scale, node)
         return [f"CAST({term.sql} AS {type_word(type_)})" for term in terms], type_
 
     def _decimal(self, precision: int, scale: int, node: exp.Expression) -> str:
@@ -302,9 +319,12 @@ def _coalesce(scope: Scope, node: exp.Expression) -> Term:
 
 
 def _nullif(scope: Scope, node: exp.Expression) -> Term:
-    texts, _ = scope.together([node.this, node.expression])
-    first = scope.term(node.this)
-    return Term(f"CASE WHEN {texts[0]} = {texts[1]} THEN NULL ELSE {first.sql} END", first.type, first.digits)
+    first, other = scope.term(node.this), scope.term(node.expression)
+    texts, _ = scope.unified([first, other], node)
+    found = f"nullif({texts[0]}, {texts[1]})"
+    return Term(
+        found if first.type == NOTHING else f"CAST({found} AS {type_word(first.type)})", first.type, first.digits
+    )
 
 
 def _case(scope: Scope, node: exp.Expression) -> Term:

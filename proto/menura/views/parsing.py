@@ -3,8 +3,6 @@
 Comes in: a text from a user. Goes out: sqlglot's tree, bounded in size and depth, or a `ViewRefused` with the place.
 """
 
-from collections.abc import Iterable
-from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn
 
 import sqlglot
@@ -12,7 +10,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from menura.naming import is_identity
-from menura.views.definition import MOST_SQL_BYTES, InputName, ViewDefinition, ViewRefused, is_view_name
+from menura.views.definition import MOST_SQL_BYTES, InputName, ViewRefused, is_view_name
 
 MOST_TABLES = 8
 MOST_COLUMNS = 256
@@ -51,6 +49,20 @@ def _place(node: exp.Expression) -> tuple[int, int]:
 
 def parse(sql: str) -> exp.Select:
     """Raises `ViewRefused`."""
+    select = read_tree(sql)
+    if not isinstance(select, exp.Select):
+        refuse("a view is one SELECT")
+    for clause, value in select.args.items():
+        if value and clause not in _CLAUSES:
+            refuse(
+                f"a view has no {_SAID.get(clause, clause.upper().strip('_'))}",
+                value if isinstance(value, exp.Expression) else None,
+            )
+    return select
+
+
+def read_tree(sql: str) -> exp.Expression:
+    """What one text says, bounded. Raises `ViewRefused`."""
     if len(sql.encode()) > MOST_SQL_BYTES:
         refuse(f"the text has more than {MOST_SQL_BYTES} bytes")
     if sum(sql.lower().count(word) for word in _NESTING) > MOST_DEPTH * 4 or _deepest(sql) > MOST_DEPTH:
@@ -63,18 +75,12 @@ def parse(sql: str) -> exp.Select:
         raise ViewRefused(what, line=errors[0].get("line") or 0, column=errors[0].get("col") or 0) from wrong
     except (RecursionError, ValueError) as wrong:
         raise ViewRefused("the text can't be read as SQL") from wrong
-    if len(found) != 1 or not isinstance(found[0], exp.Select):
+    tree = found[0] if len(found) == 1 else None
+    if not isinstance(tree, exp.Expression):
         refuse("a view is one SELECT")
-    select = found[0]
-    if sum(1 for _ in select.walk()) > MOST_NODES:
+    if sum(1 for _ in tree.walk()) > MOST_NODES:
         refuse(f"the text has more than {MOST_NODES} parts")
-    for clause, value in select.args.items():
-        if value and clause not in _CLAUSES:
-            refuse(
-                f"a view has no {_SAID.get(clause, clause.upper().strip('_'))}",
-                value if isinstance(value, exp.Expression) else None,
-            )
-    return select
+    return tree
 
 
 def _deepest(sql: str) -> int:
@@ -119,26 +125,3 @@ def tables_of(select: exp.Select) -> list[exp.Table]:
     if len(found) > MOST_TABLES:
         refuse(f"a view reads at most {MOST_TABLES} tables", found[MOST_TABLES])
     return found
-
-
-def inputs_of(sql: str) -> tuple[InputName, ...]:
-    """The tables and views that it reads, each once. Raises `ViewRefused`.
-
-    >>> [str(name) for name in inputs_of("SELECT o.id FROM shop.app.orders o JOIN people p ON p.id = o.person")]
-    ['shop.app.orders', 'people']
-    """
-    return tuple(dict.fromkeys(map(input_name, tables_of(parse(sql)))))
-
-
-def in_order(definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
-    """Of one tenant, each after those that it reads. Raises `ViewRefused`, also where views read each other in turn."""
-    named = {each.name: each for each in definitions}
-    reads = {
-        each.name: sorted(found.table for found in inputs_of(each.sql) if found.is_view and found.table in named)
-        for each in named.values()
-    }
-    try:
-        return [named[name] for name in TopologicalSorter(reads).static_order()]
-    except CycleError as wrong:
-        names = " reads ".join(reversed(wrong.args[1]))
-        raise ViewRefused(f"views read each other in turn: {names}") from wrong

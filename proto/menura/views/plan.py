@@ -20,14 +20,13 @@ from sqlglot import exp
 from menura.change_batch import is_reserved
 from menura.naming import lake_column
 from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
+from menura.views.averages import AVERAGE_DIGITS
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Scope, Term, quoted, said
 from menura.views.parsing import MOST_COLUMNS, from_table, input_name, parse, refuse, tables_of
 
-#: that an average of decimals has behind the point beyond those of its values
-AVERAGE_DIGITS = 4
 _ALIAS = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_AGGREGATES: dict[type, str] = {exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
+AGGREGATES: dict[type, str] = {exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
 
 class Role(StrEnum):
@@ -140,12 +139,12 @@ def make_plan(sql: str, shapes: Mapping[InputName, Shape]) -> Plan:
 
 
 def _plan(select: exp.Select, shapes: Mapping[InputName, Shape]) -> Plan:
-    names = {_alias(table): input_name(table) for table in tables_of(select)}
+    names = {alias_of(table): input_name(table) for table in tables_of(select)}
     if len(names) < len(tables_of(select)):
         refuse("two tables have one name here: give them aliases", from_table(select))
     for table in tables_of(select):
-        if names[_alias(table)] not in shapes:
-            refuse(f"{names[_alias(table)]} is not known", table)
+        if names[alias_of(table)] not in shapes:
+            refuse(f"{names[alias_of(table)]} is not known", table)
     used: dict[str, dict[str, None]] = {alias: {} for alias in names}
     inputs = _inputs(select, names, shapes, used)
     scope = Scope(
@@ -165,7 +164,8 @@ def _with_columns(found: Input, used: Mapping[str, None]) -> Input:
     return Input(found.alias, found.name, found.role, found.shape, found.parent, found.terms, found.condition, columns)
 
 
-def _alias(table: exp.Table) -> str:
+def alias_of(table: exp.Expression) -> str:
+    """Under which expressions know it. Raises `ViewRefused`."""
     alias = str(table.alias_or_name).lower()
     if not _ALIAS.fullmatch(alias):
         refuse("the table needs an alias of a-z, 0-9 and _, e.g. o", table)
@@ -179,13 +179,13 @@ def _inputs(
     used: Mapping[str, dict[str, None]],
 ) -> list[Input]:
     driving = from_table(select)
-    alias = _alias(driving)
+    alias = alias_of(driving)
     _check_key(shapes[names[alias]], driving, "drives the view")
     found = [Input(alias, names[alias], Role.DRIVING, shapes[names[alias]], "", (), "", ())]
     for join in select.args.get("joins") or ():
         table = join.this
         role = _role(join)
-        alias = _alias(table)
+        alias = alias_of(table)
         shape = shapes[names[alias]]
         _check_key(shape, table, "is joined")
         on = join.args.get("on")
@@ -278,10 +278,10 @@ def _outputs(select: exp.Select, scope: Scope, driving: Input) -> tuple[tuple[Ou
     #: by what the view's rows are told apart, the column's name
     key: dict[str, str] = {}
     for item in select.expressions:
-        name, value = _named(item)
+        name, value = named(item)
         if name.lower() in {each.name.lower() for each in outputs}:
             refuse(f"two columns are called {name}", item)
-        if type(value) in _AGGREGATES:
+        if type(value) in AGGREGATES:
             if group is None:
                 refuse("an aggregate needs GROUP BY, or the view's row has no key", value)
             outputs.append(_aggregate(name, value, scope))
@@ -339,7 +339,8 @@ def _grouped(group: exp.Group | None, scope: Scope, select: exp.Select) -> list[
     return found
 
 
-def _named(item: exp.Expression) -> tuple[str, exp.Expression]:
+def named(item: exp.Expression) -> tuple[str, exp.Expression]:
+    """A column of the view. Raises `ViewRefused`."""
     value = item.this if isinstance(item, exp.Alias) else item
     if isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star)):
         refuse("the columns are named one by one: * would be others after a change of the table", item)
@@ -352,7 +353,7 @@ def _named(item: exp.Expression) -> tuple[str, exp.Expression]:
 
 
 def _aggregate(name: str, node: exp.Expression, scope: Scope) -> Output:
-    kind = Aggregate(_AGGREGATES[type(node)])
+    kind = Aggregate(AGGREGATES[type(node)])
     if isinstance(node.this, exp.Distinct) or node.expressions:
         refuse(f"{kind} has one value, without DISTINCT", node)
     if isinstance(node.this, exp.Star):
@@ -364,10 +365,11 @@ def _aggregate(name: str, node: exp.Expression, scope: Scope) -> Output:
         refuse(f"{kind} of NULL has no type", node)
     if kind in (Aggregate.MIN, Aggregate.MAX):
         return Output(name, term.type, term.sql, kind, term.type)
-    return Output(name, _summed(kind, term, node), term.sql, kind, term.type)
+    return Output(name, summed_type(kind, term, node), term.sql, kind, term.type)
 
 
-def _summed(kind: Aggregate, term: Term, node: exp.Expression) -> str:
+def summed_type(kind: Aggregate, term: Term, node: exp.Expression) -> str:
+    """Of sum or avg. Raises `ViewRefused`."""
     if term.type in (FLOAT, DOUBLE):
         refuse(f"{kind} of a float depends on the order of its rows: cast what it is made of to a decimal", node)
     if term.type == INTEGER:
