@@ -232,7 +232,9 @@ def test_dba_when_an_agent_is_added_by_the_pages_line_then_it_connects_and_its_t
         grace.sees("#token-state", "It has enrolled the agent crm-db.")
         page.click("#enrolment-end")
         with Process(["agent", "run", "--config", str(host / "agent.yaml")], host / "agent.log"):
-            grace.sees("#agents tr:has(button[aria-label='Revoke crm-db'])", "connected", "Sources: crm", "good for")
+            its_row = "#agents tr:has(button[aria-label='Revoke crm-db'])"
+            grace.sees(f"{its_row} .pill.connected", "connected")
+            grace.sees(its_row, "Sources: crm", "good for")
             assert grace.has_stayed()
             grace.picture("connected")
             page.click(".parts a[href='/?tenant=acme']")
@@ -308,7 +310,7 @@ def a_grant_is_taken(system: System, alan: Person) -> None:
     page = alan.page
     page.click(".parts a[href^='/?']")
     page.click("#sources a.source-name[href*='source=billing']")
-    alan.sees("#source-card", "connected")
+    alan.sees("#source-card .pill.connected", "connected")
     alan.stays()
     system.billing.run("REVOKE REPLICATION SLAVE ON *.* FROM 'menura'@'%'")
     for session, *_ in system.billing.run("SELECT id FROM information_schema.processlist WHERE user = 'menura'"):
@@ -318,6 +320,7 @@ def a_grant_is_taken(system: System, alan: Person) -> None:
     for statement in statements(page.text("#errors")):
         system.billing.run(statement)
     wait_for("no error", lambda: page.run("return document.querySelector('#errors-section').hidden"))
-    alan.sees("#source-card", "connected", "1 streaming")
+    alan.sees("#source-card .pill.connected", "connected")
+    alan.sees("#source-card", "1 streaming")
     alan.picture("source-mended")
     assert alan.has_stayed()
