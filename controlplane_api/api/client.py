@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
-from menura.naming import TableName
+from menura.naming import TableName, url_segment
 from pydantic import ValidationError
 
 from controlplane_api.api.views import (
@@ -486,7 +486,7 @@ def _api_tokens(fleet: bool) -> str:
 
 
 def _of_table(source: str, database: str, table: str) -> str:
-    named = "/".join(quote(part, safe="") for part in (database, table))
+    named = "/".join(url_segment(part) for part in (database, table))
     return f"/sources/{quote(source, safe='')}/tables/{named}"
 
 

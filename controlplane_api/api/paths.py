@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from fastapi import Depends, Path, Request
 from menura.bounds import MAX_NAME_CHARS
-from menura.naming import is_identity
+from menura.naming import is_identity, named_by
 from menura.views.definition import is_view_name
 
 from controlplane_api.api.requests import IDENTITY_PATTERN, NAME_PATTERN, VIEW_NAME_PATTERN
@@ -19,7 +19,10 @@ from controlplane_api.identity.callers import Caller
 
 # Said to callers, and checked below: a segment comes undecoded, so that no pattern can be laid on it.
 IDENTITY_SEGMENT = Path(json_schema_extra={"pattern": IDENTITY_PATTERN, "minLength": 1, "maxLength": 63})
-NAME_SEGMENT = Path(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME_CHARS})
+NAME_SEGMENT = Path(
+    description="A name of the source's; `.` and `..`, which URLs fold, are written `~.` and `~..`.",
+    json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME_CHARS},
+)
 Identity = Annotated[str, IDENTITY_SEGMENT]
 Name = Annotated[str, NAME_SEGMENT]
 ViewSegment = Annotated[str, Path(json_schema_extra={"pattern": VIEW_NAME_PATTERN, "minLength": 1, "maxLength": 63})]
@@ -77,7 +80,7 @@ def named_token(token: Identity) -> str:
 
 
 def named_table(database: Name, table: Name) -> tuple[str, str]:
-    return _name("database", database), _name("table", table)
+    return named_by(_name("database", database)), named_by(_name("table", table))
 
 
 def named_dump(dump: Name) -> str:

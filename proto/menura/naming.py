@@ -18,6 +18,8 @@ TableName = tuple[str, str]
 
 _IDENTITY = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
 MAX_SEGMENT_CHARS = 200
+#: names that a URL can't have, and those that stand for them
+_DOTS = re.compile(r"~*\.{1,2}")
 #: what Delta refuses in a column's name, the escape sign itself, the one small letter that a capital one becomes at
 #: words' ends alone, and what would end a name as `set_aside` does
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=%\N{GREEK SMALL LETTER FINAL SIGMA}]|~(?=\d+\Z)")
@@ -52,6 +54,24 @@ def local_name(where: str) -> str:
     """An identity for what works on `where` on this machine: the same after a restart, another one elsewhere."""
     host = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:48].strip("-") or "local"
     return f"{host}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+
+
+def url_segment(name: str) -> str:
+    """A database's or table's name in a path of the API. Whoever reads a URL folds `.` and `..`, also written as %2E.
+
+    >>> [url_segment(name) for name in ("a/b", "..", "~.", "~x")]
+    ['a%2Fb', '~..', '~~.', '~x']
+    """
+    return f"~{name}" if _DOTS.fullmatch(name) else quote(name, safe="")
+
+
+def named_by(segment: str) -> str:
+    """The name that `url_segment` has written, once the escapes of URLs are undone.
+
+    >>> named_by("~.."), named_by("~~."), named_by("~x")
+    ('..', '~.', '~x')
+    """
+    return segment[1:] if segment.startswith("~") and _DOTS.fullmatch(segment) else segment
 
 
 def path_segment(name: str) -> str:

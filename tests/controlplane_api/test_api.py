@@ -4,11 +4,11 @@ from contextlib import closing
 from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
 from menura.instants import now_us
+from menura.naming import url_segment
 
 from controlplane_api.api.app import check_listen, parse_listen
 from controlplane_api.database import Database
@@ -23,7 +23,7 @@ from tests.stack import http_client
 SHOP = "/api/v1/tenants/acme/sources/shop"
 HOSTILE = [
     "a/b", "../../etc/passwd", "%2F", "x%00y", "a b", "a?b#c", "ä☃", "<img src=x onerror=alert(1)>",
-    "'; DROP TABLE sync; --", '"', "\\", "a+b", "a%b_c", "...", "`", "\u202e", "a\tb",
+    "'; DROP TABLE sync; --", '"', "\\", "a+b", "a%b_c", ".", "..", "...", "~.", "~~..", "~x", "`", "\u202e", "a\tb",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def client(database: Database) -> Iterator[httpx.Client]:
 
 
 def path_of(database: str, table: str, word: str = "") -> str:
-    return f"{SHOP}/tables/{quote(database, safe='')}/{quote(table, safe='')}{word}"
+    return f"{SHOP}/tables/{url_segment(database)}/{url_segment(table)}{word}"
 
 
 def post(client: httpx.Client, path: str, body: Any = None) -> Any:

@@ -104,7 +104,10 @@ export const place = { tenant: "", source: "", ...Object.fromEntries(new URLSear
 export const paths = (...names) => names.map(encodeURIComponent).join("/");
 export const tenantPath = () => `/api/v1/tenants/${paths(place.tenant)}`;
 export const sourcePath = (source = place.source) => `${tenantPath()}/sources/${paths(source)}`;
-export const tablePath = ({ database, table, source }) => `${sourcePath(source)}/tables/${paths(database, table)}`;
+/** Whoever reads a URL folds "." and "..", also as %2E; the API takes "~." and "~.." for them. */
+const segment = (name) => (/^~*\.{1,2}$/.test(name) ? `~${name}` : encodeURIComponent(name));
+export const tablePath = ({ database, table, source }) =>
+  `${sourcePath(source)}/tables/${segment(database)}/${segment(table)}`;
 
 /** Where an order goes, with words that name it: taken when its button is drawn or pressed, for by the time that it is sent somebody
  * may have chosen another tenant or source. */
