@@ -6,7 +6,6 @@ An error is one line on standard error; each kind has an exit code of its own (s
 import importlib
 import logging
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -91,12 +90,7 @@ def main() -> int:
     program = sys.argv[0]
     module, name = COMMANDS[program.rpartition(" ")[2]]
     app: typer.Typer = getattr(importlib.import_module(module), name)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    logging.Formatter.converter = time.gmtime
+    log_format.to_stderr(has_logger=True)
     log_format.use()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)

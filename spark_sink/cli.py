@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -52,13 +51,7 @@ def main() -> int:
     if handed_on is not None:
         return handed_on()
     arguments = parser().parse_args()
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        stream=sys.stderr,
-    )
-    logging.Formatter.converter = time.gmtime
+    log_format.to_stderr()
     log_format.use(arguments.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()

@@ -5,9 +5,7 @@ durable.
 """
 
 import argparse
-import logging
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -58,12 +56,7 @@ class SearchCollector(Collector):
 
 def serve(arguments: argparse.Namespace) -> int:
     """Until SIGTERM or Ctrl-C. Raises `SinkSettingInvalid`."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-        stream=sys.stderr,
-    )
+    log_format.to_stderr()
     log_format.use(arguments.log_format)
     host, port = _address(arguments.listen)
     tls = _tls(arguments)

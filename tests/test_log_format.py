@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 from menura import log_format
-from menura.log_format import JSON, VARIABLE, JsonFormatter, chosen
+from menura.log_format import JSON, VARIABLE, JsonFormatter, TextFormatter, chosen
 
 from agent.runtime import logs
 from gateway.errors import LeaseLost
@@ -56,6 +56,32 @@ def test_text_when_message_fields_and_error_hold_what_a_terminal_obeys_then_the_
     line = logs.LineFormatter().format(record)
     assert line.isprintable()
     assert 'refused: a   [2J 1m b found="a\\r\\n\\x1b[2J\\x9b1m\\u202eb"' in line
+
+
+OBEYED = "a\r\n\x1b[2J\x9b1m\u202eb\x7f"
+
+
+def raised_with(said: str) -> logging.LogRecord:
+    def fail() -> None:
+        raise ValueError(said)
+
+    try:
+        fail()
+    except ValueError:
+        return logging.LogRecord("menura", logging.WARNING, "", 0, "dropped: %s", (said,), sys.exc_info())
+
+
+def test_json_when_values_hold_what_a_terminal_obeys_then_it_is_escaped_and_read_back_as_it_was() -> None:
+    line = JsonFormatter().format(raised_with(OBEYED))
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"dropped: {OBEYED}"
+
+
+def test_text_of_gateway_and_sink_when_values_hold_what_a_terminal_obeys_then_no_line_begins_anew() -> None:
+    first, *below = TextFormatter(has_logger=True).format(raised_with(OBEYED)).split("\n")
+    assert first.endswith("Z WARNING menura: dropped: a   [2J 1m b ")
+    assert all(line.isprintable() for line in (first, *below))
+    assert below and all(line.startswith("  ") for line in below)
 
 
 def test_json_when_an_exception_is_logged_then_it_stands_in_the_object(lines: logging.Logger) -> None:

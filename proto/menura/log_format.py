@@ -8,15 +8,19 @@ and other fields, exception. No record has a row's value or a secret.
 import json
 import logging
 import os
+import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 
-from menura.errors import MenuraError
+from menura.errors import MenuraError, printable
 
 VARIABLE = "MENURA_LOG_FORMAT"
 TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 HELP = f"form of log lines, text or json (the environment's {VARIABLE})"
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 #: of an object; a stack may be deep
 MAX_EXCEPTION_CHARS = 20_000
 
@@ -55,7 +59,32 @@ class JsonFormatter(logging.Formatter):
         line |= {name: _plain(value) for name, value in fields.items() if name not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)[-MAX_EXCEPTION_CHARS:]
-        return json.dumps(line, ensure_ascii=False)
+        text = json.dumps(line, ensure_ascii=False)
+        # JSON lets signs through that a terminal obeys
+        return text if text.isprintable() else json.dumps(line).replace("\x7f", "\\u007f")
+
+
+class TextFormatter(logging.Formatter):
+    """A line of text each, with the time in UTC; what an exception says stands below it, set in."""
+
+    def __init__(self, *, has_logger: bool) -> None:
+        """`has_logger`: each line names its logger."""
+        of_logger = "%(name)s: " if has_logger else ""
+        super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s {of_logger}%(message)s", "%Y-%m-%dT%H:%M:%S")
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: "_Raised") -> str:
+        return "\n".join(f"  {printable(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def to_stderr(*, has_logger: bool = False) -> None:
+    """Log lines of INFO and above go to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter(has_logger=has_logger))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _errors_of(record: logging.LogRecord) -> list[MenuraError]:
