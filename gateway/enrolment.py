@@ -104,9 +104,10 @@ class EnrolmentPort:
         self._places.release()
 
     async def _serve(self, connection: socket.socket, address: str) -> None:
-        self._connections[address] += 1
+        network = network_of(address)
+        self._connections[network] += 1
         try:
-            if self._connections[address] > MAX_CONNECTIONS_OF_ADDRESS:
+            if self._connections[network] > MAX_CONNECTIONS_OF_ADDRESS:
                 connection.close()
                 return
             async with asyncio.timeout(CONNECTION_SECONDS):
@@ -116,9 +117,9 @@ class EnrolmentPort:
         except Exception:
             logger.exception("enrolment ends by a fault: address=%s", address)
         finally:
-            self._connections[address] -= 1
-            if not self._connections[address]:
-                del self._connections[address]
+            self._connections[network] -= 1
+            if not self._connections[network]:
+                del self._connections[network]
 
     async def _exchange(self, connection: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()

@@ -157,6 +157,12 @@ class AgentStream:
         return str(self._context.peer())
 
     @property
+    def owner(self) -> str:
+        """Whose quota of log lines its own use: the agent's, however many sources it has."""
+        assert self.key is not None
+        return "/".join(self.key.of_agent)
+
+    @property
     def ready_seconds(self) -> float:
         """For how long in all the agent could have been read: not while it waits for its share, nor for anybody."""
         since = self._ready_since

@@ -34,7 +34,7 @@ class Cartographer:
         self._parts = parts
         self._agent = agent
         self._key = key
-        #: the agent was told that nothing is recorded
+        #: the agent was told that nothing is recorded, and has not told the whole since
         self._is_whole_asked = False
         self._begin_anew()
 
@@ -56,19 +56,21 @@ class Cartographer:
         self._is_whole_asked = not known
         self._stream.post(StreamRequest(cartography_request=CartographyRequest(known=known)))
         lines = self._parts.log_lines
-        lines.write(logger, logging.INFO, self._key, "command sent: %s: cartography_request", self._stream.key)
+        lines.write(logger, logging.INFO, self._stream.owner, "command sent: %s: cartography_request", self._stream.key)
 
     async def take(self, part: Cartography, at_us: int) -> None:
         """One part of an answer."""
         if part.source != self._key.source:
             raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
-        if max(len(part.digest), len(part.base)) > MAX_DIGEST_BYTES or (part.base and self._is_whole_asked):
-            raise PayloadInvalid("reading a cartography", "a digest that nobody knows", source=str(self._key))
+        if max(len(part.digest), len(part.base)) > MAX_DIGEST_BYTES:
+            raise PayloadInvalid("reading a cartography", "a digest that is too long", source=str(self._key))
         check_cards(part)
         self._stream.quota.rows.owe(1 + len(part.tables) + len(part.gone))
         self._count += len(part.tables) + len(part.gone)
         if self._count > MAX_TABLES:
             raise PayloadInvalid("reading a cartography", f"more than {MAX_TABLES} tables", source=str(self._key))
+        if part.base and self._is_whole_asked:
+            self._is_taken = False  # the agent told it before it heard that the whole is asked for, which comes next
         async with self._parts.cartographies.of(self._agent.name):
             await self._record(part)
             if part.last and self._is_taken:
@@ -79,8 +81,10 @@ class Cartographer:
         self._begin_anew()
         if part.flavor:
             self._agent.flavors[self._key.source] = part.flavor
-        if part.base and not was_taken:
+        if part.base and not was_taken and not self._is_whole_asked:
             self._ask(b"")
+        if not part.base:
+            self._is_whole_asked = False
 
     async def _record(self, part: Cartography) -> None:
         registry, reports = self._parts.registry, self._parts.reports

@@ -70,6 +70,8 @@ class CutDumps:
     """For the cuts of one run of a source."""
 
     key: SourceKey
+    #: of the agent, for its log lines
+    owner: str
     session: str
     parts: LandingParts
     tables: Collection[TableName]
@@ -122,7 +124,7 @@ class CutDumps:
         return NamedChunks(tuple(named), tuple(landed), tuple(files))
 
     def _log(self, message: str, *values: object) -> None:
-        self.parts.log_lines.write(logger, logging.WARNING, self.key, message, *values)
+        self.parts.log_lines.write(logger, logging.WARNING, self.owner, message, *values)
 
     def _counts(self, event: LandedEvent) -> bool:
         order = self._desired.get(event.dump)

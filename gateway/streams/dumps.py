@@ -169,7 +169,7 @@ class Dumps:
         self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
         self.stream.post(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
         said = "command sent: %s: desired_dumps: generation %s, %s dumps"
-        owner, count = self.key, len(desired.dumps)
+        owner, count = self.stream.owner, len(desired.dumps)
         self.parts.log_lines.write(logger, logging.INFO, owner, said, self.stream.key, desired.generation, count)
         if not desired.dumps:
             await self._lands_again()
@@ -274,7 +274,8 @@ class Dumps:
             return
         problem = problem_from(failed.error, now_us())
         words = "dump failed: source=%s dump=%s: %s"
-        self.parts.log_lines.write(logger, logging.WARNING, self.key, words, self.key, failed.dump, problem.message)
+        lines = self.parts.log_lines
+        lines.write(logger, logging.WARNING, self.stream.owner, words, self.key, failed.dump, problem.message)
         await self._ask(self.parts.registry.record_dump_failed, failed.dump, problem, problem.at_us)
         await self._send_desired()
 

@@ -222,14 +222,14 @@ class Replication:
             last_gsn=committed.last_gsn,
             last_transaction_id=committed.last_transaction_id,
             files=self._new_files(epoch, committed.cut + 1),
-            dumps=CutDumps(self.key, self.session, self.parts, tables),
+            dumps=CutDumps(self.key, self.stream.owner, self.session, self.parts, tables),
             last_cuts=last_cuts,
         )
         self.stream.post(
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
         self.parts.log_lines.write(
-            logger, logging.INFO, self.key,
+            logger, logging.INFO, self.stream.owner,
             "command sent: %s: replicate: generation %s, epoch %s, cut %s, %s tables",
             self.stream.key, desired.generation, epoch, committed.cut + 1, len(desired.tables),
         )  # fmt: skip

@@ -159,6 +159,24 @@ def _parts(whole_bytes: int, *sizes: int) -> list[bytes]:
     ]
 
 
+def test_lines_of_an_agent_when_it_has_many_sources_then_they_share_its_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each source had a quota of its own, so 256 of them could write 128,000 lines."""
+    monkeypatch.setattr("gateway.log_lines.BURST_LINES", 10)
+    monkeypatch.setattr("gateway.log_lines.LINES_PER_SECOND", 1e-6)
+    names = [f"source-{number}" for number in range(30)]
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, MemoryRegistry()) as address, scripted_agent(address, *names) as agent:
+            for name in names:
+                await (await agent.open("MySQLClient", name)).expect("cartography_request")
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    assert len([record for record in caplog.records if "agent-1" in record.getMessage()]) <= 10
+
+
 def test_first_messages_when_no_agent_sends_such_then_each_is_refused_by_name(tmp_path: Path) -> None:
     small, large = _hello().SerializeToString(), _hello(sources=[{}] * 150_000).SerializeToString()
     undecodable = (b"\xff\xff", b"\x12\x02\xff\xff", _hello().SerializeToString()[:-1], b"")

@@ -276,8 +276,14 @@ def test_a_cartography_of_differences_is_recorded_where_its_base_is_and_asked_fo
             while (await stream.expect("cartography_request")).known:
                 pass
             assert recorded() == {"orders", "new"}
-            await stream.send(cartography=Cartography(source="shop", base=b"2", last=True, digest=b"3"))
-            assert (await stream.expect_error()).code == "PAYLOAD_INVALID"
+            crossing = Cartography(source="shop", base=b"2", tables=[items], last=True, digest=b"3")
+            await stream.send(cartography=crossing)  # the agent had not heard yet that the whole is asked for
+            await stream.send(cartography=Cartography(source="shop", tables=[orders, items], last=True, digest=b"4"))
+            await eventually("the whole", lambda: registry.cartography_digest(SHOP) == b"4")
+            assert recorded() == {"orders", "items"}
+            told = Cartography(source="shop", base=b"4", tables=[new], last=True, digest=b"5")
+            await stream.send(cartography=told)  # by itself, before it is asked again
+            await eventually("what was told by itself", lambda: recorded() == {"orders", "items", "new"})
 
     asyncio.run(scenario())
 
