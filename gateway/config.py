@@ -36,6 +36,9 @@ class GatewayConfig:
     credit_window_bytes: int = 64 << 20
     #: the same of rows that dumps read
     dump_credit_window_bytes: int = 32 << 20
+    #: bytes of a stream that may be on their way, or in memory here, before the gateway reads them. Each stream has
+    #: so many, also one whose agent sends without credit; a source sends no more within a round trip.
+    stream_window_bytes: int = 64 << 10
     #: shortest time between two entries of the cut log; cuts that end meanwhile share the next one
     commit_spacing_ms: int = 100
     heartbeat_interval_ms: int = 1000

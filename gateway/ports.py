@@ -18,7 +18,7 @@ from gateway.tls import AuthorityTls, FilesTls, ServerTls
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = (
+_OPTIONS = (
     # gRPC holds a message before anybody can look at it, and once for each stream.
     ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES),
@@ -37,6 +37,11 @@ OPTIONS = (
     # Two gateways must not share a port in silence.
     ("grpc.so_reuseport", 0),
 )
+
+
+def options(config: GatewayConfig) -> list[tuple[str, int]]:
+    """Of the server. gRPC's own windows would grow to megabytes a stream, as it measures the connection."""
+    return [*_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", config.stream_window_bytes)]
 
 
 def tls_of(config: GatewayConfig, authority: Authority | None) -> AuthorityTls | FilesTls | None:

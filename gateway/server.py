@@ -36,7 +36,7 @@ from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
 from gateway.packages import Packages
-from gateway.ports import OPTIONS, identity_tasks, open_port, tls_of
+from gateway.ports import identity_tasks, open_port, options, tls_of
 from gateway.presence import SILENT_INTERVALS, Presence
 from gateway.reconciliation import Generations
 from gateway.registry import GatewayRun, Registry, RegistryRefused, RegistryUnavailable
@@ -100,7 +100,7 @@ async def serve(
         presence = Presence(SILENT_INTERVALS * interval_seconds)
         shared = SharedPresence(registry, gateway, presence, parts.reports, pools.asking, config.lease_seconds / 3)
         streams = StreamsService(parts, presence, shared, stop)
-        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=config.max_streams + SPARE_STREAMS)
+        server = grpc.aio.server(options=options(config), maximum_concurrent_rpcs=config.max_streams + SPARE_STREAMS)
         server.add_generic_rpc_handlers((streams.handler(), health_handler(readiness)))
         address = open_port(server, config, tls)
         identity = identity_tasks(config, tls, authority, pools.enrolling)

@@ -67,6 +67,10 @@ def run(
     ] = 64 << 20,
     dump_credit_window_bytes: Annotated[int, typer.Option(min=1 << 20, help="The same of rows that dumps read.")] = 32
     << 20,
+    stream_window_bytes: Annotated[
+        int,
+        typer.Option(min=64 << 10, max=16 << 20, help="Bytes of a stream on the way; more for agents far away."),
+    ] = 64 << 10,
     keep_landing_hours: Annotated[
         int,
         typer.Option(min=0, help="Landed files that every lake has are removed after so many hours; 0: never."),
@@ -89,6 +93,7 @@ def run(
         cut_bytes=cut_bytes,
         credit_window_bytes=credit_window_bytes,
         dump_credit_window_bytes=dump_credit_window_bytes,
+        stream_window_bytes=stream_window_bytes,
         keep_landing_hours=keep_landing_hours,
     )
     memory.settle()
