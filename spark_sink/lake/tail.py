@@ -113,11 +113,11 @@ def read_tail(changelog: DeltaTable | None, application: str, merged: Progress) 
     if changelog is None or not merged.gsn:
         return None
     cut, gsn, from_gsn, since_us = _applications(application)
-    last, first = (changelog.transaction_version(name) or 0 for name in (gsn, from_gsn))
-    if last <= merged.gsn or first > merged.gsn:
-        return None
-    facts = (changelog.transaction_version(name) or 0 for name in (cut, since_us))
-    return Tail(next(facts), last, merged, next(facts), is_rest=first < merged.gsn)
+    last = changelog.transaction_version(gsn) or 0
+    if last <= merged.gsn:
+        return None  # the rest is not asked of a table that is remembered, which would be opened for it
+    first, end_cut, since = (changelog.transaction_version(name) or 0 for name in (from_gsn, cut, since_us))
+    return Tail(end_cut, last, merged, since, is_rest=first < merged.gsn) if first <= merged.gsn else None
 
 
 def _applications(application: str) -> tuple[str, str, str, str]:

@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES
@@ -235,9 +237,16 @@ def test_rows_of_a_dump_when_no_credit_is_left_end_the_stream(tmp_path: Path, re
 
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, dump_credit_window_bytes=400) as (script, _):
-            for _ in range(3):
-                await script.client.send(snapshot_batch=snapshot_batch(dump, 1, snapshot_rows(range(100_000))))
-            assert (await script.client.expect_error()).code == "CREDIT_OVERDRAWN"
+            client, batch = script.client, snapshot_batch(dump, 1, snapshot_rows(range(100_000)))
+
+            async def send() -> None:
+                for _ in range(3):
+                    await client.send(snapshot_batch=batch)
+
+            sending = asyncio.create_task(send())
+            assert (await client.expect_error()).code == "CREDIT_OVERDRAWN"
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the stream ends before all is sent
+                await sending
 
     asyncio.run(scenario())
     assert data_files(tmp_path) == []

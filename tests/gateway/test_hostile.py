@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES, METADATA_LAYOUT
@@ -270,9 +272,15 @@ def test_a_batch_without_credit_when_it_comes_ends_the_stream(tmp_path: Path) ->
         ):
             stream, run = await agent.open_binlog("shop")
             big = rows_batch(range(1, 100_000))
-            for _ in range(3):
-                await stream.send(change_batch=change_batch(run, 1, "orders", big))
+
+            async def send() -> None:
+                for _ in range(3):
+                    await stream.send(change_batch=change_batch(run, 1, "orders", big))
+
+            sending = asyncio.create_task(send())
             assert (await stream.expect_error()).code == "CREDIT_OVERDRAWN"
+            with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the stream ends before all is sent
+                await sending
 
     asyncio.run(scenario())
     assert data_files(tmp_path) == []
