@@ -18,7 +18,7 @@ from spark_sink.lake.record_rows import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import SchemaPolicy, SchemaRules
 from spark_sink.lake.table_options import NO_OPTION, OPTIONS, OptionRules
-from spark_sink.lake.tail import MERGE_SECONDS, Waiting
+from spark_sink.lake.tail import DETACHED_BYTES, MERGE_SECONDS, Waiting
 from spark_sink.landed.storage import use_options
 from spark_sink.views.store_folders import default_folder
 
@@ -111,6 +111,12 @@ def parser() -> argparse.ArgumentParser:
         " seconds for each MiB that it has, if that is longer; 0: they do not wait (default: %(default)s)",
     )
     running.add_argument(
+        "--merge-beside-batches",
+        action="store_true",
+        help="merge tables of more than 16 MiB, or 500,000 rows, beside batches, which go on meanwhile; for one sink on"
+        " a lake, and rows of some hundred bytes",
+    )
+    running.add_argument(
         "--views",
         metavar="FILE",
         type=Path,
@@ -170,6 +176,7 @@ def settings_of(arguments: argparse.Namespace) -> SinkSettings:
         available_now=arguments.available_now,
         keep_hours=arguments.keep_hours,
         waiting=Waiting(arguments.merge_seconds),
+        detached_bytes=DETACHED_BYTES if arguments.merge_beside_batches else None,
         keep_changelogs=keep_changelogs,
         schema_changes=schema_changes,
         table_options=table_options,

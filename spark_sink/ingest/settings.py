@@ -10,7 +10,7 @@ from spark_sink.lake.folder_rules import DEFAULT_FOLDERS, FolderRules
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
 from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
-from spark_sink.lake.tail import AT_ONCE, DETACHED_BYTES, Waiting
+from spark_sink.lake.tail import AT_ONCE, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SinkSettings:
     #: how long changes of a large table may wait to be merged
     waiting: Waiting = field(default_factory=Waiting)
     #: a current state of more bytes, or of many rows, is merged beside batches; None: none is
-    detached_bytes: int | None = DETACHED_BYTES
+    detached_bytes: int | None = None
     #: how much of their changelogs is kept
     keep_changelogs: KeepRules = KEEP_ALL
     #: what becomes of changes of their definitions

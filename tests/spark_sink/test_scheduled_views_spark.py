@@ -14,6 +14,8 @@ from tests.spark_sink.scheduled_views import HOUR_US, TEXTS, clock_of, scheduled
 from tests.spark_sink.test_views_spark import plain, settings_of, spark_rows
 from tests.spark_sink.view_model import World, in_lake
 
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
 ROUNDS = 3
 PARTITIONS = "spark.sql.shuffle.partitions"
 
