@@ -107,7 +107,7 @@ class _Standing:
         if self.state.code:  # one that waits is, as its tables move
             return self.state.state == "waiting" or self.again_at <= time.monotonic()
         assert self.version is not None
-        return now_us() >= self.version.computed_us + every_seconds * 1_000_000
+        return not 0 <= now_us() - self.version.computed_us < every_seconds * 1_000_000  # a clock may go back
 
 
 class Views:

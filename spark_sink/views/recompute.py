@@ -59,7 +59,7 @@ def _recompute(lake: str, work: ViewWork, bounds: Bounds, *, is_lost: bool) -> V
         table.settle(AT_ONCE)
     digest, now = digest_of(work), now_us()
     is_there = reached is not None and reached.digest == digest
-    if reached is not None and is_there and now < _next_us(table, plan):
+    if reached is not None and is_there and 0 <= now - _computed_us(table) < plan.every_seconds * 1_000_000:
         version = version_of(table, reached, None, AT_ONCE, opened)
         return replace(version, computed_us=_computed_us(table), cuts=reached.cuts)
     marks = {name: found.mark for name, found in inputs.items()}
@@ -76,10 +76,6 @@ def _recompute(lake: str, work: ViewWork, bounds: Bounds, *, is_lost: bool) -> V
         count = commit_differences(sql, table, shape, after, is_small=False, more=[(COMPUTED, now)])
     after = Reached(after.version, after.gsn + max(1, count), digest, marks, work.cuts)
     return replace(version_of(table, after, count, AT_ONCE, opened), computed_us=now, cuts=after.cuts)
-
-
-def _next_us(table: ViewTable, plan: QueryPlan) -> int:
-    return _computed_us(table) + plan.every_seconds * 1_000_000
 
 
 def _computed_us(table: ViewTable) -> int:

@@ -158,11 +158,12 @@ class ViewTable:
         return max(read_progress(delta, self.table.application).cut for delta in (self.changelog, self.current))
 
     def is_of(self, shape: ViewShape) -> bool:
-        """Whether both tables have these columns."""
+        """Whether both tables have these columns, and this key, by which the current state is merged."""
         if self.changelog is None or self.current is None:
             return False
         held = (schema_of(self.changelog), schema_of(self.current))
-        return bool(held == (shape.changelog, shape.current))
+        keys = {read_layout(delta).key for delta in (self.changelog, self.current)}
+        return bool(held == (shape.changelog, shape.current) and keys == {shape.layout.key})
 
     def begin(self, shape: ViewShape) -> None:
         """Give both tables these columns, and no row; what read the view sees that it was emptied."""

@@ -413,3 +413,44 @@ def test_views_when_one_is_being_recomputed_then_others_are_followed_and_a_new_t
     sink.stop(0, finish=True)
     assert {state.name: state.state for state in sink.states()} == {"slow": "following", "quick": "following"}
     assert world.held("slow") == world.held("quick")
+
+
+QUERIES = {
+    "id": of("SELECT o.id, o.note FROM {orders} o"),
+    "note": of("SELECT max(o.id) AS id, o.note FROM {orders} o GROUP BY o.note"),
+}
+
+
+def keyed(key: str) -> Text:
+    return lambda named, by="": f"SCHEDULE EVERY 1 HOUR KEY ({key}) AS {QUERIES[key](named)}"
+
+
+@pytest.mark.parametrize(("first", "then"), [("id", "note"), ("note", "id")])
+def test_view_when_its_text_names_another_key_with_the_same_columns_then_it_is_computed_anew(
+    world: World, clock: Clock, first: str, then: str
+) -> None:
+    """Its rows were told apart by the former key: some were lost for good, and its state said that all was well."""
+    for key in (first, then):
+        world.want(v=keyed(key))
+        assert turned(world) == {"v": ("following", "")}
+    for _ in range(3):
+        world.land(20)
+        world.apply()
+        clock.now += HOUR_US
+        assert turned(world) == {"v": ("following", "")}
+    of_world = World(world.folder / "other", 0)
+    of_world.rows, of_world.views = world.rows, {"v": QUERIES[then]}
+    assert world.held("v") == of_world.expected()["v"] == world.replayed("v")
+
+
+def test_view_when_the_clock_was_ahead_as_it_was_computed_then_it_is_computed_again_once_it_is_back(
+    world: World, clock: Clock
+) -> None:
+    clock.now += 80_000 * HOUR_US
+    world.want(v=text_of("SELECT o.id, o.qty FROM {orders} o"))
+    assert turned(world) == {"v": ("following", "")}
+    clock.now -= 80_000 * HOUR_US
+    world.land(20)
+    world.apply()
+    assert turned(world) == {"v": ("following", "")}
+    assert world.held("v") == sorted(((row["id"], row["qty"]) for row in world.rows["orders"].values()), key=repr)

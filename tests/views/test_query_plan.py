@@ -59,7 +59,7 @@ def test_a_query_when_it_is_planned_then_the_engine_is_given_its_own_names_of_ta
 def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alone() -> None:
     names = """`"; DROP TABLE t0; --` """
     hostile = (
-        f"SELECT z.{names} AS {names}, z.b FROM (SELECT o.note AS {names}, 'it\\'s /* */ -- ''; COPY ${{env:X}}' AS b"
+        f"SELECT z.{names} AS {names}, z.b FROM (SELECT o.note AS {names}, 'it\\'s /* */ -- \\'; COPY ${{env:X}}' AS b"
     )
     hostile += " FROM shop.app.orders o) z"
     with pytest.raises(ViewRefused, match="can't be called"):

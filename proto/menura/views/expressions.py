@@ -309,6 +309,8 @@ def _in(scope: Scope, node: exp.Expression) -> Term:
 
 
 def _between(scope: Scope, node: exp.Expression) -> Term:
+    if node.args.get("symmetric"):
+        refuse("BETWEEN has a least value and a greatest one", node)
     texts, _ = scope.together([node.this, node.args["low"], node.args["high"]])
     return Term(f"({texts[0]} BETWEEN {texts[1]} AND {texts[2]})", BOOLEAN)
 

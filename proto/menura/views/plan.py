@@ -357,6 +357,8 @@ def _aggregate(name: str, node: exp.Expression, scope: Scope) -> Output:
     if isinstance(node.this, exp.Distinct) or node.expressions:
         refuse(f"{kind} has one value, without DISTINCT", node)
     if isinstance(node.this, exp.Star):
+        if any(node.this.args.values()):
+            refuse(f"{kind} counts rows, of whatever columns", node)
         return Output(name, INTEGER, "", kind)
     term = scope.term(node.this)
     if kind is Aggregate.COUNT:

@@ -191,6 +191,8 @@ class QueryScope(Scope):
         if node.expressions:
             refuse(f"{kind} has one value", node)
         if isinstance(node.this, exp.Star):
+            if any(node.this.args.values()):
+                refuse(f"{kind} counts rows, of whatever columns", node)
             return Term(f"count(*){over}", INTEGER)
         value, distinct = node.this, ""
         if isinstance(value, exp.Distinct):
