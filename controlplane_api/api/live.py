@@ -52,8 +52,8 @@ COMMIT_SECONDS, CHECK_SECONDS = 0.5, 2.0
 BEAT_SECONDS = 10.0
 BEAT = "event: beat\ndata: {}\n\n"
 
-#: in JSON, names of figures that grow with time alone
-_AGES = re.compile(rb'"(?:freshness_us|age_us|oldest_proof_age_us)":\d+')
+#: in JSON, figures that grow with time alone; also when a tenant's fleet was asked for
+_AGES = re.compile(rb'"(?:freshness_us|age_us|oldest_proof_age_us)":\d+|\A\{"tenant":"[a-z0-9_-]+","at_us":\d+')
 
 
 @dataclass(eq=False, slots=True)

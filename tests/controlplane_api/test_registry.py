@@ -384,7 +384,7 @@ def test_registry_when_source_has_thousands_of_tables_then_calls_take_no_more_st
     registry.record_agent(facts.agent_seen())
     statements = Statements(database)
     few = {name: len(statements.of(call)) for name, call in calls_about(registry, database, 10, (1, 2, 3)).items()}
-    more = LOOKUP_ROWS + 1  # so that lookups come in two parts
+    more = LOOKUP_ROWS + 1  # so that lookups of ids come in two parts
     many = {name: len(statements.of(call)) for name, call in calls_about(registry, database, more, (4, 5, 6)).items()}
     assert len(registry.desired(KEY).tables) == more
     assert many["entry of one"] == few["entry of one"]

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,20 @@ SMALL_WINDOW = (*OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_by
 async def commit_without_reading(agent: ScriptedAgent, source: str, log: pytest.LogCaptureFixture) -> AgentStream:
     """A stream of changes until the gateway gives it up; its call stays open."""
     stream, run = await agent.open_binlog(source)
-    for cut in itertools.count(1):
-        gsns = range(50 * cut - 49, 50 * cut + 1)
-        batch = change_batch(run, cut, "orders", rows_batch(gsns, note="x" * 100))
-        await asyncio.wait_for(stream.send(change_batch=batch), 300)
-        await asyncio.wait_for(stream.send(cut_end=cut_end(run, cut, gsns[-1])), 300)
-        if "AGENT_NOT_READING" in log.text:
-            break
+
+    def is_given_up() -> bool:
+        return "AGENT_NOT_READING" in log.text
+
+    async def send() -> None:
+        """The last message may wait: the gateway reads no further, and the agent nothing."""
+        for cut in itertools.takewhile(lambda _: not is_given_up(), itertools.count(1)):
+            gsns = range(50 * cut - 49, 50 * cut + 1)
+            await stream.send(change_batch=change_batch(run, cut, "orders", rows_batch(gsns, note="x" * 100)))
+            await stream.send(cut_end=cut_end(run, cut, gsns[-1]))
+
+    sending = asyncio.create_task(send())
+    sending.add_done_callback(lambda task: task.cancelled() or task.exception())  # its call ends while it waits
+    await eventually("the gateway to give the stream up", is_given_up)
     return stream
 
 
@@ -179,25 +187,37 @@ def test_landing_when_an_agent_does_not_read_then_its_rows_land_and_its_stream_e
     assert registry.committed(HONEST).last_gsn == 3_999
 
 
-def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_read_then_it_is_taken_until_it_does(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    registry: WaitingForItsDatabase,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """gRPC holds what the agent has not read: an agent that opened streams anew had any number of them there."""
+@asynccontextmanager
+async def ended_unread(
+    landing: Path, registry: WaitingForItsDatabase, caplog: pytest.LogCaptureFixture, **settings: int
+) -> AsyncIterator[tuple[ScriptedAgent, AgentStream]]:
+    """An agent, and its stream that the gateway has ended while the agent reads nothing of it."""
+    metrics = GatewayMetrics()
+    async with (
+        running_gateway(landing, registry, metrics, **settings) as address,
+        scripted_agent(address, *SOURCES) as agent,
+    ):
+        unread = await commit_without_reading(agent, SOURCES[0], caplog)
+        await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
+        yield agent, unread
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little waits for an agent that does not read, and not for long."""
     monkeypatch.setattr("gateway.stream.MAX_POSTED", 64)
     monkeypatch.setattr("gateway.stream.FAIL_SECONDS", 0.2)
     monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
-    metrics = GatewayMetrics()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_read_then_it_is_taken_until_it_does(
+    tmp_path: Path, registry: WaitingForItsDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC holds what the agent has not read: an agent that opened streams anew had any number of them there."""
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, metrics, max_streams=2) as address,
-            scripted_agent(address, *SOURCES) as hostile,
-        ):
-            unread = await commit_without_reading(hostile, SOURCES[0], caplog)
-            await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
+        async with ended_unread(tmp_path, registry, caplog, max_streams=2) as (hostile, unread):
             again = await hostile.open("MySQLBinlog", SOURCES[1])
             assert (await again.expect_error(seconds=300)).code == "TOO_MANY_STREAMS"
             await unread.close()
@@ -215,25 +235,14 @@ def test_place_of_a_stream_when_the_gateway_has_ended_it_and_its_agent_does_not_
         asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("impatient")
 def test_stream_when_its_agent_reads_after_the_gateway_has_ended_it_then_hears_why(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    registry: WaitingForItsDatabase,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, registry: WaitingForItsDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     """gRPC can't end a stream beside a message that waits for the agent: it logged a fault, and the agent waited."""
-    monkeypatch.setattr("gateway.stream.MAX_POSTED", 64)
-    monkeypatch.setattr("gateway.stream.FAIL_SECONDS", 0.2)
-    monkeypatch.setattr("tests.gateway.scripted_agent.OPTIONS", SMALL_WINDOW)
-    metrics = GatewayMetrics()
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, metrics) as address,
-            scripted_agent(address, *SOURCES) as slow,
-        ):
-            unread = await commit_without_reading(slow, SOURCES[0], caplog)
-            await eventually("the gateway to be done with it", lambda: metrics.menura_session_open_streams == 1)
+        async with ended_unread(tmp_path, registry, caplog) as (_, unread):
             assert (await unread.expect_error()).code == "AGENT_NOT_READING"
 
     with caplog.at_level("WARNING"):
