@@ -1,7 +1,7 @@
 """`--in-turn WORD`: what a run without time for all tests leaves out, so that runs with other words have it.
 
 Of the servers that a test has as parameters one, which the word and the test's file say: so the tests of a file share
-it. Of the tests marked `long` or `kill` a quarter. All other tests run, with each of their other parameters. CI gives
+it. Of the tests marked `long` or `kill` a sixth. All other tests run, with each of their other parameters. CI gives
 the commit, so everything has its turn within a few commits; `make test` runs all of it.
 """
 
@@ -17,7 +17,7 @@ _SERVER = re.compile(r"(mysql|mariadb)([- ]?[0-9.]+)?")
 _RELEASES = ("server", "release", "version")
 _LONG = {"long", "kill"}
 #: of these one runs with a word
-TURNS = 4
+TURNS = 6
 
 
 def left_out(items: Iterable[pytest.Item], word: str) -> set[pytest.Item]:
@@ -28,7 +28,7 @@ def left_out(items: Iterable[pytest.Item], word: str) -> set[pytest.Item]:
         name = item.nodeid.partition("[")[0]
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         servers = sorted((key, server_of(key, value)) for key, value in parameters.items() if server_of(key, value))
-        if _LONG & {*item.keywords} and (_number(name) + _number(word)) % TURNS:
+        if _LONG & {*item.keywords} and (_number(item.nodeid) + _number(word)) % TURNS:
             others.add(item)
         elif servers:
             rest = name, _without_servers(parameters)

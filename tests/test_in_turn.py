@@ -6,7 +6,7 @@ import sys
 
 from tests.servers import ROOT
 
-WORDS = [f"word-{number}" for number in range(40)]
+WORDS = [f"word-{number}" for number in range(80)]
 FILES = ["tests/agent/test_xa.py", "tests/agent/test_large_rows.py", "tests/e2e/test_row_versions.py"]
 COLLECT = """
 import json, sys

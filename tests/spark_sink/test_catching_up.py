@@ -88,7 +88,9 @@ def land(writer: Writer, first: int, cuts: int = CUTS) -> None:
 
 
 def applied(sink: Sink, writer: Writer) -> None:
+    """And done for Spark too: a batch that the end of its query cuts off before that comes again in the next one."""
     wait_for("the batch", lambda: sink.status.now().entry >= writer.entry or None, seconds=300)
+    wait_for("its commit", lambda: sink.checkpoint.read()[0] >= writer.entry or None, seconds=300)
 
 
 def catch_up(sink: Sink, lake: Path) -> list[int]:
