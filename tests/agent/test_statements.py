@@ -40,6 +40,16 @@ def read_on_either(text: str, database: str = "shop") -> StatementSummary:
         ("CREATE VIEW v AS SELECT * FROM orders", Kind.DEFINITION),
         ("CREATE TABLE copy SELECT * FROM orders", Kind.ROWS),
         ("CREATE TABLE copy (a INT COMMENT 'SELECT')", Kind.DEFINITION),
+        ("CREATE TABLE copy AS VALUES (book(1)), (2)", Kind.ROWS),
+        ("CREATE TABLE parts (a INT) PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (5))", Kind.DEFINITION),
+        ("CREATE TABLE parts (a INT) PARTITION BY LIST (a) (PARTITION p VALUES IN (5))", Kind.DEFINITION),
+        ("CREATE TEMPORARY TABLE passing (a INT)", Kind.DEFINITION),
+        ("CREATE OR REPLACE TEMPORARY TABLE orders (a INT)", Kind.DEFINITION),
+        ("CREATE TABLE temporary SELECT * FROM orders", Kind.ROWS),
+        ("CREATE OR REPLACE TABLE temporary (a INT)", Kind.ROWS_REMOVED),
+        ("DROP TABLE temporary", Kind.ROWS_REMOVED),
+        ("TRUNCATE TABLE temporary", Kind.ROWS_REMOVED),
+        ("CREATE PROCEDURE fill() BEGIN CREATE TEMPORARY TABLE a SELECT book(1); END", Kind.DEFINITION),
         ("SELECT `shop`.`book`(1)", Kind.ROWS),
         ("SET STATEMENT lock_wait_timeout=1 FOR INSERT INTO orders VALUES (1)", Kind.ROWS),
         ("SET STATEMENT lock_wait_timeout=1 FOR DROP TABLE orders", Kind.ROWS_REMOVED),
@@ -54,6 +64,19 @@ def read_on_either(text: str, database: str = "shop") -> StatementSummary:
 )
 def test_read_when_given_a_statement_then_knows_its_kind(text: str, kind: Kind) -> None:
     assert read_on_either(text).kind is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TEMPORARY TABLE passing SELECT book(1)",
+        "CREATE OR REPLACE TEMPORARY TABLE IF NOT EXISTS passing (a INT) AS SELECT * FROM a_view_with_calls",
+        "CREATE TEMPORARY TABLE passing AS VALUES (book(1))",
+    ],
+)
+def test_read_when_a_query_fills_a_temporary_table_then_its_functions_may_change_rows_on_mariadb(text: str) -> None:
+    assert read(Statement(text, "shop"), MARIADB).kind is Kind.ROWS
+    assert read(Statement(text, "shop"), MYSQL).kind is Kind.DEFINITION
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ _AFTER_DELETED = frozenset({"WHERE", "ORDER", "LIMIT", "RETURNING", ";"})
 _OTHER_TABLES = frozenset({"SELECT", "JOIN", "USING", "TABLE"})
 #: of an ALTER TABLE: takes rows away or brings them in without row events
 _PARTITION_ACTIONS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"})
+#: behind the VALUES of a partition, which is no query
+_AFTER_PARTITION_VALUES = frozenset({"LESS", "IN"})
 #: between the verb and what it is about
 _BETWEEN = frozenset({"TEMPORARY", "ONLINE", "OFFLINE", "IGNORE", "OR", "REPLACE"})
 
@@ -86,6 +88,8 @@ class StatementSummary:
     is_whole: bool
     #: (database, name), lower-cased, of the one table that a row change names to be changed; None: more, or not known
     target: tuple[str, str] | None = None
+    #: its table is of its session alone
+    is_temporary: bool = False
 
     def mentions(self, database: str, table: str) -> bool:
         """Whether the statement may concern that table."""
@@ -133,12 +137,21 @@ def read(statement: Statement, server: Server) -> StatementSummary:
     opens = first == "CREATE" and words[-2:] == ["START", "TRANSACTION"]
     names = _names(tokens)
     lowered = frozenset((database.lower(), name.lower()) for database, name in names)
-    kind = _kind(first, second, words)
+    kind = _kind(first, second, words, server)
     is_system_only = kind is Kind.ROWS and _is_system_only(tokens)
     is_whole = all(token.kind is not TokenKind.BROKEN for token in tokens)
     target = _target(tokens, statement.database) if kind is Kind.ROWS and is_whole else None
     return StatementSummary(
-        kind, f"{first} {second}".strip(), opens, statement.database, names, lowered, is_system_only, is_whole, target
+        kind,
+        f"{first} {second}".strip(),
+        opens,
+        statement.database,
+        names,
+        lowered,
+        is_system_only,
+        is_whole,
+        target,
+        _is_temporary(words),
     )
 
 
@@ -186,20 +199,36 @@ def _target(tokens: list[Token], default_database: str) -> tuple[str, str] | Non
     return (database.lower(), name.lower()) if database and is_alone else None
 
 
-def _kind(first: str, second: str, words: list[str]) -> Kind:
+def _kind(first: str, second: str, words: list[str], server: Server) -> Kind:
     if first and first not in _DEFINITION_WORDS:
         return Kind.ROWS
     if first == "ANALYZE" and not ROW_VERBS.isdisjoint(words):  # MariaDB: runs it
         return Kind.ROWS
-    if first == "CREATE" and second == "TABLE" and "SELECT" in words and "TEMPORARY" not in words[:4]:
+    if _is_temporary(words):
+        # MariaDB lets a query that fills it call functions, also through views, which change rows of other tables
+        # (MySQL: error 1746).
+        return Kind.ROWS if first == "CREATE" and server.mariadb and _is_filled(words) else Kind.DEFINITION
+    if first == "CREATE" and second == "TABLE" and _is_filled(words):
         return Kind.ROWS
     if first == "TRUNCATE" or (first == "DROP" and second in ("TABLE", "TABLES", "DATABASE", "SCHEMA")):
-        return Kind.ROWS_REMOVED if "TEMPORARY" not in words[:3] else Kind.DEFINITION
+        return Kind.ROWS_REMOVED
     if first == "RENAME" or (first == "CREATE" and words[1:3] == ["OR", "REPLACE"] and "TABLE" in words[3:5]):
         return Kind.ROWS_REMOVED
     if first == "ALTER" and second == "TABLE" and _moves_rows(words):
         return Kind.ROWS_REMOVED
     return Kind.DEFINITION
+
+
+def _is_temporary(words: list[str]) -> bool:
+    """CREATE and DROP of a table that its session alone sees; a table may be called temporary."""
+    rest = words[3:] if words[1:3] == ["OR", "REPLACE"] else words[1:]
+    return rest[:1] == ["TEMPORARY"] and words[0] in ("CREATE", "DROP")
+
+
+def _is_filled(words: list[str]) -> bool:
+    """CREATE TABLE with a query."""
+    values = (after for word, after in pairwise([*words, ""]) if word == "VALUES")
+    return "SELECT" in words or any(after not in _AFTER_PARTITION_VALUES for after in values)
 
 
 def _moves_rows(words: list[str]) -> bool:

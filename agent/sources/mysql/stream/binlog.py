@@ -329,7 +329,7 @@ class BinlogReader:
         time is not known: so it may be any table. Only statements about the server's own tables, and those that
         somebody has named in the configuration, have none of these. The tables are read again, or stop: by their
         policy; where each change of one that the statement names is logged so, since that never ends; and at a
-        statement that may define tables, too, as CREATE TABLE ... SELECT does.
+        statement that may define tables that others see, too, as CREATE TABLE ... SELECT does.
         """
         live = [] if summary.is_system_only else self._router.live_tables()
         if not live or (
@@ -337,7 +337,7 @@ class BinlogReader:
         ):
             return
         verb = summary.first.partition(" ")[0]
-        may_stream_on = is_load or verb in ROW_VERBS
+        may_stream_on = is_load or verb in ROW_VERBS or summary.is_temporary
         stops = {table for table in live if not may_stream_on or not self._unlogged.may_stream_on(table)}
         goes_on = [table for table in live if table not in stops and not self._stale.is_told(table)]
         if not stops and not goes_on:
