@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, or_, select
 from controlplane_api import source_configurations, wanted_tables
 from controlplane_api.identity import agents
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, SourceTable, Sync
-from controlplane_api.states import Action, Desired, StartKind
+from controlplane_api.states import Action, Desired, StartKind, StoppedBy
 from controlplane_api.syncs import Outcome, by_name, stop_tables
 from controlplane_api.tenants import ensure_tenants, lock_tenant
 from controlplane_api.wanted_tables import Wanted
@@ -202,7 +202,7 @@ def _unlisted(
     over = set(_syncing(connection, source_id)).difference(listed)
     unwanted = set(waiting).difference(listed)
     if prune:
-        stop_tables(connection, source_id, sorted(over))
+        stop_tables(connection, source_id, sorted(over), StoppedBy.FLEET_FILE)
         wanted_tables.forget(connection, source_id, sorted(unwanted))
     action, detail = (Action.STOP, _STOPS) if prune else (Action.KEEP, "not in the file; --prune stops it")
     return [Change(action, source.agent, source.source, name, detail) for name in sorted(over | unwanted)]

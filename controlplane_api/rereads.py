@@ -28,7 +28,7 @@ from controlplane_api.documents import Document, position_text
 from controlplane_api.dump_lives import OF_PARTS, REREAD, create_dumps, delete_dumps
 from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
-from controlplane_api.states import Desired, DumpEnd
+from controlplane_api.states import REREAD_LIMIT, Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
 from gateway.registry import Problem
 
@@ -319,4 +319,4 @@ def _limit_problem(row: AnyRow, at_us: int) -> Problem:
         " restart the agent; then run:"
         f" {sync_anew(row.source, row.database, row.name)}"
     )
-    return Problem("REREAD_LIMIT", words, terminal=True, at_us=at_us)
+    return Problem(REREAD_LIMIT, words, terminal=True, at_us=at_us)

@@ -22,7 +22,7 @@ from controlplane_api.errors import (
     SourceSyncing,
 )
 from controlplane_api.models import AnyRow, Source, SourceConfiguration, Sync, SyncRule, WantedTable
-from controlplane_api.states import Desired
+from controlplane_api.states import Desired, StoppedBy
 from controlplane_api.syncs import lock_source, stop_tables
 from controlplane_api.tenants import lock_tenant
 
@@ -102,7 +102,7 @@ def remove(connection: Connection, tenant_id: int, source: str, *, stops_tables:
             remedy=f"Stop them: menura sync stop {source} --all; or remove the source with --stop-tables.",
             source=source,
         )
-    stop_tables(connection, row.id, None)
+    stop_tables(connection, row.id, None, StoppedBy.CONFIGURATION)
     for of_source in (WantedTable, SyncRule, SourceConfiguration):
         connection.execute(delete(of_source).where(of_source.source_id == row.id))
     return int(row.id)

@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+#: code of the problem of a table that was read again as often as its agent's policy allows
+REREAD_LIMIT = "REREAD_LIMIT"
+
 
 class Desired(StrEnum):
     """What the user asked for."""
@@ -20,6 +23,17 @@ class StartKind(StrEnum):
     RESUME = "resume"
     #: a dump brings its earlier rows
     DUMP = "dump"
+
+
+class StoppedBy(StrEnum):
+    """Whose word has stopped a sync that nothing was wrong with; stored."""
+
+    #: a command
+    USER = "user"
+    #: a fleet file that was applied with --prune
+    FLEET_FILE = "fleet_file"
+    #: its source's configuration was removed
+    CONFIGURATION = "configuration"
 
 
 class State(StrEnum):
@@ -184,6 +198,22 @@ class DumpState(StrEnum):
     REFUSED = DumpEnd.REFUSED.value
     CANCELLED = DumpEnd.CANCELLED.value
     LOST = DumpEnd.LOST.value
+
+
+class DumpHeld(StrEnum):
+    """What holds a dump, or slows it down: menura.v1.DumpStatus.Held."""
+
+    TURN = "turn"
+    #: the policy's windows are closed
+    WINDOW = "window"
+    SERVER_BUSY = "server_busy"
+    RATE = "rate"
+    GATEWAY = "gateway"
+    #: of its table
+    STREAM = "stream"
+    #: it is tried again
+    ERROR = "error"
+    TABLE_MISSING = "table_missing"
 
 
 class Progress(StrEnum):

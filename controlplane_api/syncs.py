@@ -22,7 +22,7 @@ from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, Ta
 from controlplane_api.lookups import among
 from controlplane_api.lost_state import is_lost
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync
-from controlplane_api.states import Desired, DumpEnd, StartKind, State
+from controlplane_api.states import Desired, DumpEnd, StartKind, State, StoppedBy
 from gateway.registry import Problem
 
 MAX_POSITION_CHARS = 65_536
@@ -84,7 +84,7 @@ def start_tables(
     dumps = create_dumps(connection, source_id, [row.id for row in changed], options) if by_dump else {}
     values = {
         "desired": Desired.SYNCING, "start": start.kind, "changed_generation": generation, "failed": False,
-        "state": State.PENDING, "problem": None,
+        "state": State.PENDING, "problem": None, "stopped_by": "",
     }  # fmt: skip
     if start.kind is not StartKind.RESUME:
         values["altered"] = None
@@ -118,7 +118,12 @@ def lost_tables(connection: Connection, source_id: int) -> list[TableName]:
     return [name for name, row in sync_rows(connection, source_id, None).items() if is_lost(row.problem)]
 
 
-def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> list[Outcome]:
+def stop_tables(
+    connection: Connection,
+    source_id: int,
+    tables: Sequence[TableName] | None,
+    by: StoppedBy = StoppedBy.USER,
+) -> list[Outcome]:
     """Stop syncs where they are; `tables` None means all. The source's row gets locked."""
     generation = lock_source(connection, source_id) + 1
     rows = sync_rows(connection, source_id, tables)
@@ -140,6 +145,7 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
             {
                 "of_table": row.id,
                 "to_generation": generation,
+                "to_stopped_by": by,
                 "to_problem": row.problem if row.failed else None,
                 "to_position": ahead.get(name, here) if flows else row.position_id,
             }
@@ -289,6 +295,7 @@ _UPDATE_STOPPED = (
     .values(
         **_STOPPED,
         changed_generation=bindparam("to_generation"),
+        stopped_by=bindparam("to_stopped_by"),
         problem=bindparam("to_problem"),
         position_id=bindparam("to_position"),
     )

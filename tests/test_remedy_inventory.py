@@ -54,6 +54,9 @@ _LISTED = (
     "controlplane_api/test_first_words.py::"
     "test_messages_when_they_name_the_command_that_lists_tables_then_it_lists_them"
 )
+_REASONS = (
+    "controlplane_api/test_table_reasons_shown.py::test_remedies_when_they_name_commands_then_these_bring_the_table_on"
+)
 _WHY = "controlplane_api/test_why.py::test_command_when_somebody_has_to_run_something_then_what_it_names_goes_on"
 _DOCTOR = (
     "agent/test_doctor_servers.py::"
@@ -346,6 +349,7 @@ RUN_BY = {
     "controlplane_api/api/dump_queries.py dump": (_DUMP,),
     "controlplane_api/api/stages.py agent_away": (_AWAY,),
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
+    "controlplane_api/api/table_reason_words.py": (_REASONS,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
     "controlplane_api/commands/filter.py": (_LEAVES,),
     "controlplane_api/commands/filter.py alter": (_FILTER,),

@@ -128,6 +128,8 @@ class SnapshotProgress:
     #: why nothing is read, and since when; "" while something is
     reason: str = ""
     reason_since_us: int = 0
+    #: what `reason` is about
+    held: snapshot_pb2.DumpStatus.Held = snapshot_pb2.DumpStatus.HELD_UNSPECIFIED
     #: the one that is the reason, if it is one
     error: MenuraError | None = None
     #: what keeps its limits
@@ -222,10 +224,20 @@ class SnapshotProgress:
         self.missing_since = self.moved_with = None
         self.gone = ""
         self.backoff.succeeded()
-        self.holds("")
+        self.is_free()
 
-    def holds(self, reason: str, retry_at: float = 0.0, error: MenuraError | None = None) -> None:
-        """Nothing is read, for this reason and until then; "": it goes on."""
-        self.retry_at, self.error = retry_at, error
+    def is_free(self) -> None:
+        """Nothing that was noted holds it any more."""
+        self.holds(snapshot_pb2.DumpStatus.HELD_UNSPECIFIED, "")
+
+    def holds(
+        self,
+        held: snapshot_pb2.DumpStatus.Held,
+        reason: str,
+        retry_at: float = 0.0,
+        error: MenuraError | None = None,
+    ) -> None:
+        """Nothing is read, for this reason, which is about `held`, and until then."""
+        self.retry_at, self.error, self.held = retry_at, error, held
         if reason != self.reason:
             self.reason, self.reason_since_us = reason, time.time_ns() // 1000

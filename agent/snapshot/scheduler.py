@@ -236,10 +236,10 @@ class SnapshotScheduler:
             if not task.cancelled.is_set() and self._coordinator.want_end(ending, task.attempt):
                 task.progress.goes_on()
 
-    def waits(self, task: SnapshotTask, reason: str, seconds: float) -> None:
+    def waits(self, task: SnapshotTask, held: snapshot_pb2.DumpStatus.Held, reason: str, seconds: float) -> None:
         """The task can't be done now."""
         with self._changed:
-            task.progress.holds(reason, time.monotonic() + seconds)
+            task.progress.holds(held, reason, time.monotonic() + seconds)
 
     def narrows(self, task: SnapshotTask) -> bool:
         """One of the chunk's rows can't be read: the next chunk has fewer. False: there was only one."""
@@ -253,7 +253,8 @@ class SnapshotScheduler:
         """The task has failed; it is tried again, each time after a longer while."""
         with self._changed:
             is_new = task.progress.reason != str(error)
-            task.progress.holds(str(error), time.monotonic() + task.progress.backoff.next_seconds(), error)
+            retry_at = time.monotonic() + task.progress.backoff.next_seconds()
+            task.progress.holds(snapshot_pb2.DumpStatus.ERROR, str(error), retry_at, error)
         if is_new:
             log.warning("dump interrupted", extra={"fields": self._fields(task.progress, error)})
 

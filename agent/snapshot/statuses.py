@@ -18,6 +18,9 @@ BUSY = "the workers are busy with other dumps"
 GATEWAY_WAITS = "the gateway takes no more rows: what it has must land, or waits for its cut"
 
 _Status = snapshot_pb2.DumpStatus
+#: what holds a dump, and the words for it
+_Held = tuple[_Status.Held, str]
+FREE: _Held = (_Status.HELD_UNSPECIFIED, "")
 
 
 class Statuses:
@@ -46,10 +49,11 @@ class Statuses:
 def status_of(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> _Status:
     """`tasks`: its own."""
     rows, size_bytes = progress.meter.per_second()
-    state, reason = _state(progress, tasks)
+    state, (held, reason) = _state(progress, tasks)
     return _Status(
         dump=progress.dump,
         state=state,
+        held=held,
         reason=reason,
         rows_per_second=rows,
         bytes_per_second=size_bytes,
@@ -57,39 +61,40 @@ def status_of(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> _S
     )
 
 
-def _state(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> tuple[_Status.State, str]:
+def _state(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> tuple[_Status.State, _Held]:
     if progress.order.paused:
-        return _Status.PAUSED, ""
-    held = [_held(task) for task in tasks]
-    reason = held[0] if tasks and all(held) else _noted(progress, tasks)
+        return _Status.PAUSED, FREE
+    holds = [_held(task) for task in tasks]
+    held = holds[0] if tasks and FREE not in holds else _noted(progress, tasks)
     if not progress.has_plan:
-        return _Status.PLANNING, reason
+        return _Status.PLANNING, held
     if all(left.is_read for left in progress.ranges.values()):
-        return _Status.ENDING, reason
-    if reason:
-        return _Status.WAITING, reason
+        return _Status.ENDING, held
+    if held != FREE:
+        return _Status.WAITING, held
     if not tasks:
-        return _Status.WAITING, BUSY
-    return _Status.READING, next((task.throttle.slowed for task in tasks if task.throttle and task.throttle.slowed), "")
+        return _Status.WAITING, (_Status.TURN, BUSY)
+    slowed = next((task.throttle.slowed for task in tasks if task.throttle and task.throttle.slowed), "")
+    return _Status.READING, (_Status.RATE, slowed) if slowed else FREE
 
 
-def _noted(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> str:
+def _noted(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> _Held:
     """Why nothing of it is done. One that a worker should have looked at again is old."""
     if not progress.reason:
-        return ""
+        return FREE
     if progress.retry_at and not tasks and time.monotonic() - progress.retry_at > STATUS_SECONDS:
-        return BUSY
-    return _since(progress.reason, progress.reason_since_us)
+        return _Status.TURN, BUSY
+    return progress.held, _since(progress.reason, progress.reason_since_us)
 
 
-def _held(task: SnapshotTask) -> str:
-    """Why its worker reads nothing now; "": it reads, be it slowly."""
+def _held(task: SnapshotTask) -> _Held:
+    """Why its worker reads nothing now; `FREE`: it reads, be it slowly."""
     if task.throttle is not None and task.throttle.held:
-        return task.throttle.held
+        return task.throttle.held_by, task.throttle.held
     since_us = task.sending_since_us
     if since_us and time.time_ns() // 1000 - since_us > STATUS_SECONDS * 1_000_000:
-        return _since(GATEWAY_WAITS, since_us)
-    return ""
+        return _Status.GATEWAY, _since(GATEWAY_WAITS, since_us)
+    return FREE
 
 
 def _since(reason: str, since_us: int) -> str:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from menura.v1 import changes_pb2
+from menura.v1 import changes_pb2, snapshot_pb2
 
 from agent.runtime.session import StreamWriter
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.progress import RangeProgress, SnapshotProgress
 from agent.snapshot.throttle import WorkerThrottle
+
+_Held = snapshot_pb2.DumpStatus
 
 #: of a dump, read and not committed: while the stream is behind, more would only wait
 MOST_IN_FLIGHT = 32
@@ -67,15 +69,16 @@ def find_task(
             continue
         if now < progress.begins_at:
             progress.holds(
+                _Held.TURN,
                 "it is not its turn: dumps of a table that follow each other wait longer and longer, this one for"
-                f" {progress.order.begins_in_seconds} s"
+                f" {progress.order.begins_in_seconds} s",
             )
             continue
         kind = _kind_of(progress, dumps, coordinator)
         if kind is None:
             continue
         if not progress.retry_at:
-            progress.holds("")  # it was noted here, and is over
+            progress.is_free()  # it was noted here, and is over
         task = SnapshotTask(kind, progress, writer, attempt)
         if kind in (TaskKind.CHUNK, TaskKind.UNCHUNKED):
             task.part = progress.free_range()
@@ -97,21 +100,26 @@ def _kind_of(
     if order.limits.workers and progress.tasks >= order.limits.workers:
         return None
     if progress.is_unchunked and not coordinator.is_awaited(progress.dump) and not progress.in_flight:
-        progress.holds("the table's sync has to begin with this dump; the stream has not been told so, or does not run")
+        words = "the table's sync has to begin with this dump; the stream has not been told so, or does not run"
+        progress.holds(_Held.STREAM, words)
         return None
     if not progress.is_unchunked and not order.started_gsn:
         first = next((other for other in dumps if _comes_before(other, progress, coordinator)), None)
         if first is not None and not order.verifies:
-            progress.holds(f"{'.'.join(first.table)}, which the table's foreign keys follow, is dumped first")
+            progress.holds(
+                _Held.TURN, f"{'.'.join(first.table)}, which the table's foreign keys follow, is dumped first"
+            )
             return None
         coordinator.want_start(progress.dump, progress.table, _begins_with(progress))
-        progress.holds("the stream of the table has to say that the dump begins, and has not, or does not run")
+        words = "the stream of the table has to say that the dump begins, and has not, or does not run"
+        progress.holds(_Held.STREAM, words)
         return None
     if progress.is_read and not progress.in_flight:
         return TaskKind.END if not progress.tasks and not coordinator.is_ending(progress.dump) else None
     if len(progress.in_flight) >= MOST_IN_FLIGHT:
         progress.holds(
-            f"{len(progress.in_flight)} chunks wait until the stream has committed the changes that they show"
+            _Held.STREAM,
+            f"{len(progress.in_flight)} chunks wait until the stream has committed the changes that they show",
         )
         return None
     if progress.free_range() is None:

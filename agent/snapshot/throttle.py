@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from menura.v1 import snapshot_pb2
+
 from agent.settings import DEFAULT_REPLICA_LAG_SECONDS, DumpConfig
 
 #: the server is asked at most so often
@@ -53,6 +55,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
+    held: snapshot_pb2.DumpStatus.Held
     reason: str
     seconds: float
 
@@ -129,7 +132,7 @@ class Throttle:
         opens_at = min(window.opens_at(now) for window in windows)
         seconds = max(0.0, (opens_at - now).total_seconds())
         reason = f"{self._section}.windows: the next one opens at {opens_at:%Y-%m-%d %H:%M} {opens_at.tzinfo}"
-        return Hold(reason, min(max(seconds, ASK_SECONDS), LONGEST_WAIT_SECONDS))
+        return Hold(snapshot_pb2.DumpStatus.WINDOW, reason, min(max(seconds, ASK_SECONDS), LONGEST_WAIT_SECONDS))
 
     def _too_busy(self) -> Hold | None:
         with self._lock:
@@ -140,7 +143,8 @@ class Throttle:
                 self._judge(self._load)
             if not self._busy:
                 return None
-            return Hold(f"{self._busy}, since {self._busy_since:%H:%M:%S} UTC", ASK_SECONDS)
+            reason = f"{self._busy}, since {self._busy_since:%H:%M:%S} UTC"
+            return Hold(snapshot_pb2.DumpStatus.SERVER_BUSY, reason, ASK_SECONDS)
 
     def _judge(self, load: Load) -> None:
         was_busy = bool(self._busy)
@@ -196,6 +200,8 @@ class WorkerThrottle:
         self._slowed_until = float("-inf")
         #: why no chunk may be read now; empty: one may
         self.held = ""
+        #: what that is about
+        self.held_by = snapshot_pb2.DumpStatus.HELD_UNSPECIFIED
         #: of the chunk that is being read
         self.held_seconds = 0.0
 
@@ -208,7 +214,7 @@ class WorkerThrottle:
         self.held_seconds = 0.0
         try:
             while (hold := self._dump.source.hold()) is not None:
-                self.held = hold.reason
+                self.held_by, self.held = hold.held, hold.reason
                 self._wait(hold.seconds)
         finally:
             self.held = ""

@@ -24,6 +24,7 @@ import threading
 import time
 
 from menura.errors import MenuraError
+from menura.v1 import snapshot_pb2
 
 from agent.errors import (
     DefinitionMoved,
@@ -166,7 +167,7 @@ class Worker:
             case StreamClosed() | CreditCancelled() | ReadCancelled():
                 return
             case NotYet():
-                scheduler.waits(task, str(failed), LOOK_SECONDS)
+                scheduler.waits(task, snapshot_pb2.DumpStatus.STREAM, str(failed), LOOK_SECONDS)
             case TableMissing():
                 self._missing(task)
             case KeyMissing() | OrderChanged() | BoundInvalid():
@@ -212,7 +213,8 @@ class Worker:
         now = time.monotonic()
         since = task.progress.missing_since = task.progress.missing_since or now
         if not task.progress.gone and now - since < MISSING_SECONDS:
-            self._scheduler.waits(task, "the table is not there", LOOK_SECONDS)
+            held = snapshot_pb2.DumpStatus.TABLE_MISSING
+            self._scheduler.waits(task, held, "the table is not there", LOOK_SECONDS)
         else:
             found = (
                 f"the stream has met its {task.progress.gone}"
@@ -228,7 +230,7 @@ class Worker:
             self._scheduler.fails(task.progress, final)
             return
         task.progress.moved_with = used
-        self._scheduler.waits(task, found, LOOK_SECONDS)
+        self._scheduler.waits(task, snapshot_pb2.DumpStatus.STREAM, found, LOOK_SECONDS)
 
     # --- its connection
 

@@ -13,7 +13,7 @@ from controlplane_api.api.presence import is_of_connection, is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.models import Agent, AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
-from controlplane_api.states import DumpEnd, DumpState
+from controlplane_api.states import DumpEnd, DumpHeld, DumpState
 from gateway.errors import LandingFailed
 
 #: what the agent's states are called here
@@ -24,6 +24,7 @@ _STATES = {
     "PAUSED": DumpState.PAUSED,
     "ENDING": DumpState.ENDING,
 }
+_HOLDS = {held.name: held for held in DumpHeld}
 
 
 def dumps(
@@ -81,6 +82,7 @@ def _select(matching: Iterable[ColumnElement[bool]]) -> Select[*tuple[Any, ...]]
             SourceTable.database, SourceTable.name.label("table"),
             Agent.connected, Agent.connected_at_us, Agent.seen_at_us,
             DumpStatus.at_us.label("status_at_us"), DumpStatus.state.label("activity"), DumpStatus.reason,
+            DumpStatus.held,
             DumpStatus.rows_per_second.label("seen_rows_per_second"),
             DumpStatus.bytes_per_second.label("seen_bytes_per_second"), DumpStatus.uncommitted_rows,
         )
@@ -119,7 +121,7 @@ def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
     is_of_now = row.status_at_us is not None and is_of_connection(row.status_at_us, row.connected_at_us, now)
     told = runs and connected and is_of_now
     progress = Progress(row.rows, row.estimated_rows, [_part(row, each) for each in ranges])
-    state, reason = _state(row, connected=connected, told=told)
+    state, reason, held = _state(row, connected=connected, told=told)
     moves = state in (DumpState.READING, DumpState.WAITING, DumpState.ENDING)
     left = seconds_left(progress, row.seen_rows_per_second) if moves and told else None
     return DumpView(
@@ -129,6 +131,7 @@ def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
         table=row.table,
         state=state,
         reason=reason,
+        held=held,
         problem=row.problem,
         cause=row.cause,
         priority=row.priority,
@@ -159,18 +162,18 @@ def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
     )
 
 
-def _state(row: AnyRow, *, connected: bool, told: bool) -> tuple[DumpState, str]:
-    """What it does, and why."""
+def _state(row: AnyRow, *, connected: bool, told: bool) -> tuple[DumpState, str, DumpHeld | None]:
+    """What it does, why, and what that is about."""
     if row.state != DumpEnd.RUNNING:
-        return DumpState(row.state), (row.problem or {}).get("message", "")
+        return DumpState(row.state), (row.problem or {}).get("message", ""), None
     if row.paused:
-        return DumpState.PAUSED, "by command"
+        return DumpState.PAUSED, "by command", None
     if not connected:
-        return DumpState.PENDING, "its agent is not connected"
+        return DumpState.PENDING, "its agent is not connected", None
     problem = row.source_problem or {}
     if problem.get("code") == LandingFailed.code:  # the agent can't know what its rows wait for
-        return DumpState.WAITING, problem["message"]
+        return DumpState.WAITING, problem["message"], DumpHeld.GATEWAY
     said = _STATES.get(row.activity) if told else None
     if said is None or said is DumpState.PAUSED:  # what the agent says of a pause that is over is old
-        return DumpState.PENDING, problem.get("message", "")
-    return said, row.reason
+        return DumpState.PENDING, problem.get("message", ""), None
+    return said, row.reason, _HOLDS.get(row.held)

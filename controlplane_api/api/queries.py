@@ -1,45 +1,38 @@
 """What the API shows, read from the database: one or two statements per answer, always within one tenant."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select
 
-from controlplane_api import continuity_ledger, positions
-from controlplane_api.api import configuration_queries, dump_queries, lake_queries
+from controlplane_api import continuity_ledger
+from controlplane_api.api import configuration_queries
 from controlplane_api.api.pages import ALL, page_of, read_cursor
 from controlplane_api.api.presence import is_present, is_recent, presence
-from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
-from controlplane_api.api.stages import MOVING, Standing
-from controlplane_api.api.verdict_queries import NOTHING, Known, of_tables, proof_view
+from controlplane_api.api.source_queries import SHOWN, STATE, Situation, situation_of
+from controlplane_api.api.table_rows import fields_of, table_select, table_views
 from controlplane_api.api.views import (
     Agents,
     AgentView,
     Definitions,
     DefinitionView,
-    DumpView,
-    LakeTableView,
     Ledger,
     LedgerEntryView,
     ProblemView,
     TableDetail,
     TableEventView,
-    TableProof,
     TableView,
     Tenants,
     TenantView,
 )
-from controlplane_api.documents import position_text
 from controlplane_api.errors import SourceUnknown, TableUnknown
 from controlplane_api.lookups import among
 from controlplane_api.models import (
     Agent,
-    AnyRow,
-    CommittedPosition,
     Source,
     SourceTable,
     Sync,
@@ -47,11 +40,8 @@ from controlplane_api.models import (
     TableEvent,
     Tenant,
 )
-from controlplane_api.states import LakeState, Presence, Stage, State
-from controlplane_api.syncs import is_syncing
+from controlplane_api.states import Presence, State
 
-#: of a position in a list of tables; a table's own page has all of it
-MAX_LISTED_POSITION_CHARS = 1_000
 #: how long a refusal is shown at an agent
 REFUSED_SECONDS = 120
 
@@ -199,38 +189,24 @@ def tables(
                 and_(SourceTable.database == database, SourceTable.name > name),
             )
         )
-    found = connection.execute(_table_select().where(*page).limit(limit + 1)).all()
+    found = connection.execute(table_select().where(*page).limit(limit + 1)).all()
     shown, following = page_of(found, limit, lambda row: (row.database, row.name))
     total = connection.execute(
         select(func.count()).select_from(SourceTable).outerjoin(Sync, Sync.table_id == SourceTable.id).where(*matching)
     ).scalar_one()
-    return TablePage(tables=_table_views(connection, held, shown, now), total=total, next_cursor=following)
+    return TablePage(tables=table_views(connection, held, shown, now), total=total, next_cursor=following)
 
 
 def named_tables(connection: Connection, held: Situation, names: Sequence[TableName]) -> list[TableView]:
     """Of a source those of these names that there are."""
     some = among((SourceTable.database, SourceTable.name), names)
-    found = connection.execute(_table_select().where(SourceTable.source_id == held.row.id, some)).all()
-    return _table_views(connection, held, found, now_us())
-
-
-def _table_views(connection: Connection, held: Situation, rows: Sequence[AnyRow], now: int) -> list[TableView]:
-    dumps = dump_queries.running_of_tables(connection, [row.id for row in rows])
-    in_lakes = _in_lakes(connection, held, rows, now)
-    places = _places(connection, held.row.id, rows, MAX_LISTED_POSITION_CHARS)
-    proofs = of_tables(connection, held.row.tenant, held.row.name, [(row.database, row.name) for row in rows])
-    return [
-        TableView(
-            **_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now),
-            proof=_proof(row, proofs, now),
-        )
-        for row in rows
-    ]
+    found = connection.execute(table_select().where(SourceTable.source_id == held.row.id, some)).all()
+    return table_views(connection, held, found, now_us())
 
 
 def table(connection: Connection, source_id: int, database: str, name: str) -> TableDetail:
     """Raises `TableUnknown`."""
-    statement = _table_select().add_columns(
+    statement = table_select().add_columns(
         SourceTable.columns, SourceTable.keys, SourceTable.table_collation, SourceTable.foreign_keys,
         SourceTable.more_foreign_keys,
     )  # fmt: skip
@@ -241,11 +217,9 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
         raise _table_unknown(database, name)
     now = now_us()
     held = situation_of(connection, source_id, now)
-    dumps = dump_queries.running_of_tables(connection, [row.id])
-    in_lake = _in_lakes(connection, held, [row], now).get(row.id)
+    (fields,) = fields_of(connection, held, [row], now, most_chars=0)
     return TableDetail(
-        **_table_fields(row, _places(connection, source_id, [row]), dumps.get(row.id), held.standing, in_lake, now),
-        proof=_proof(row, of_tables(connection, held.row.tenant, held.row.name, [(database, name)]), now),
+        **fields,
         columns=row.columns,
         keys=row.keys,
         foreign_keys=row.foreign_keys,
@@ -313,122 +287,3 @@ def _table_unknown(database: str, name: str) -> TableUnknown:
         database=database,
         table=name,
     )
-
-
-def _table_select() -> Select[*tuple[Any, ...]]:
-    return (
-        select(
-            SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.engine, SourceTable.estimated_rows,
-            SourceTable.size_bytes, SourceTable.denied, SourceTable.gone, STATE.label("state"),
-            Sync.desired, Sync.start, Sync.failed, Sync.position_id, Sync.problem, Sync.earlier_rows_missing,
-            Sync.unlogged,
-            Sync.ignored_columns, Sync.rows, Sync.bytes, Sync.last_commit_timestamp_us, Sync.landed_at_us,
-        )
-        .outerjoin(Sync, Sync.table_id == SourceTable.id)
-        .order_by(SourceTable.database, SourceTable.name)
-    )  # fmt: skip
-
-
-def _in_lakes(connection: Connection, held: Situation, rows: Sequence[AnyRow], now: int) -> dict[int, LakeTableView]:
-    """Of tables with a sync, by id."""
-    synced = {(row.database, row.name): row.id for row in rows if row.desired is not None}
-    found = lake_queries.of_tables(connection, held.row.tenant, held.row.name, synced, held.lakes, now)
-    return {synced[name]: view for name, view in found.items()}
-
-
-def _proof(row: AnyRow, known: Mapping[TableName, Known], now: int) -> TableProof | None:
-    return None if row.desired is None else proof_view(known.get((row.database, row.name), NOTHING), now)
-
-
-def _table_fields(
-    row: AnyRow, places: "_Places", dump: DumpView | None, held: Standing, lake: LakeTableView | None, now: int
-) -> dict[str, Any]:
-    stage, problem = _held_up(row, held, lake)
-    return {
-        "database": row.database,
-        "table": row.name,
-        "state": held.of(State(row.state)),
-        "stage": stage,
-        "desired": row.desired,
-        "runs": is_syncing(row),
-        "start": row.start,
-        "position": places.of(row),
-        "problem": problem,
-        "lake": lake,
-        "earlier_rows_missing": row.earlier_rows_missing or "",
-        "unlogged": row.unlogged,
-        "ignored_columns": row.ignored_columns or [],
-        "rows": row.rows or 0,
-        "bytes": row.bytes or 0,
-        "freshness_us": age(row.last_commit_timestamp_us, now),
-        "last_commit_timestamp_us": row.last_commit_timestamp_us,
-        "landed_at_us": row.landed_at_us,
-        "engine": row.engine,
-        "estimated_rows": row.estimated_rows,
-        "size_bytes": row.size_bytes,
-        "denied": row.denied,
-        "gone": row.gone,
-        "dump": dump,
-    }
-
-
-def _held_up(
-    row: AnyRow, held: Standing, lake: LakeTableView | None
-) -> tuple[Stage | None, ProblemView | dict[str, Any] | None]:
-    """Where a table is held up, and why."""
-    if not is_syncing(row):
-        return (Stage.SOURCE if row.failed else None), row.problem
-    if held.state is State.FAILED:
-        return held.stage, held.problem
-    if row.state == State.FAILED and lake is not None and lake.state is LakeState.FAILED:
-        return Stage.LAKE, lake.problem
-    if row.state == State.CATCHING_UP and held.state is None and lake is not None and lake.state is LakeState.BEHIND:
-        return Stage.LAKE, lake.problem
-    if row.state in MOVING and held.state is not None:
-        # What the agent says of the table itself is nearer to it.
-        own = row.problem if held.stage is Stage.SOURCE and row.state == State.WAITING else None
-        return held.stage, own or held.problem
-    return (Stage.SOURCE if row.problem is not None else None), row.problem
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Positions of a source's tables, in the server's own words."""
-
-    committed: str
-    ahead: dict[TableName, str]
-    #: of `SourcePosition`, by id
-    kept: dict[int, str]
-
-    def of(self, row: AnyRow) -> str:
-        """A table that flows is where its source is, unless it is ahead of it; any other is where it stopped."""
-        if _is_where_it_stopped(row):
-            return self.kept.get(row.position_id, "")
-        return self.ahead.get((row.database, row.name), self.committed)
-
-
-def _is_where_it_stopped(row: AnyRow) -> bool:
-    return not is_syncing(row) or row.start is not None
-
-
-def _places(connection: Connection, source_id: int, rows: Sequence[AnyRow], most_chars: int = 0) -> _Places:
-    """`most_chars`: of a position that many tables may have; 0: all."""
-
-    def text(document: dict[str, Any] | None) -> str:
-        words = position_text(document)
-        return words if not most_chars or len(words) <= most_chars else f"{words[:most_chars]}..."
-
-    committed = connection.execute(
-        select(CommittedPosition.position, CommittedPosition.ahead).where(CommittedPosition.source_id == source_id)
-    ).first()
-    stopped = {row.position_id for row in rows if _is_where_it_stopped(row) and row.position_id is not None}
-    kept = {id_: text(position) for id_, position in positions.documents(connection, stopped).items()}
-    if committed is None:
-        return _Places("", {}, kept)
-    ahead = {
-        (database, name): words
-        for part in committed.ahead
-        for words in (text(part["position"]),)
-        for database, name in part["tables"]
-    }
-    return _Places(text(committed.position), ahead, kept)

@@ -29,6 +29,7 @@ from controlplane_api.models import (
     LakeStop,
     Lease,
     Quarantine,
+    RolloutAgent,
     Source,
     SourceConfiguration,
     SourceHealth,
@@ -37,6 +38,7 @@ from controlplane_api.models import (
     Tenant,
     gateway_lives,
 )
+from controlplane_api.rollout_states import AgentState
 from controlplane_api.states import DumpEnd, State
 
 #: figures of a heartbeat that is older say nothing about now; so many times its interval where that is above a second
@@ -99,7 +101,8 @@ def _situations(
     statement = (
         select(
             Source, Tenant.name.label("tenant"), Agent.name.label("agent"), Agent.connected, Agent.connected_at_us,
-            Agent.seen_at_us, Lease.gateway, gateway_lives(literal(now)).label("gateway_lives"),
+            Agent.seen_at_us, Agent.revoked_at_us, _UPGRADES.label("upgrades"), Lease.gateway,
+            gateway_lives(literal(now)).label("gateway_lives"),
             SourceHealth.at_us.label("health_at_us"), SourceHealth.heartbeat_ms,
             SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
@@ -225,6 +228,13 @@ _DUMPS = (
     .where(Dump.source_id == Source.id, Dump.state == DumpEnd.RUNNING)
     .correlate(Source)
     .scalar_subquery()
+)
+#: its agent's host stops it to install another version
+_UPGRADES = (
+    select(RolloutAgent.agent_id)
+    .where(RolloutAgent.agent_id == Source.agent_id, RolloutAgent.state == AgentState.INSTALLING)
+    .correlate(Source)
+    .exists()
 )
 _LOST = (
     select(func.count())

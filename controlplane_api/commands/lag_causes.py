@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from menura.lake_report import TABLE_BEHIND
 from menura.naming import command_table, sync_anew
 
+from controlplane_api.api.table_reasons import TableReason
 from controlplane_api.api.views import DumpView, LakeView, SourceView, TableView, View
 from controlplane_api.commands.options import count, duration, moment, plain, size
 from controlplane_api.states import Desired, DumpState, LakeState, Stage, State
@@ -33,6 +34,10 @@ class Why(View):
     database: str
     table: str
     state: State
+    #: why it is in its state, what that means and what to do, as the API says it
+    reason: TableReason
+    meaning: str
+    remedy: str
     #: of the stages of which it is known, to the lake that is the furthest behind
     behind_us: int
     #: false: a stage is not known, or stands still; the lag is at least `behind_us`
@@ -52,6 +57,9 @@ def why(source: SourceView, table: TableView, waiting: float | None, now: int) -
         database=table.database,
         table=table.table,
         state=table.state,
+        reason=table.reason,
+        meaning=table.meaning,
+        remedy=table.remedy,
         behind_us=sum(known),
         complete=all(found and not any(map(_is_open, found)) for found in worst.values()),
         freshness_us=None if table.lake is None else table.lake.freshness_us,
@@ -110,7 +118,7 @@ def _standing_still(source: SourceView, table: TableView) -> Iterator[Cause]:
             told.append(problem.message)
             yield Cause(stage=stage or Stage.SOURCE, stands_still=True, behind_us=None, why=problem.message)
     if not told and table.state is State.PENDING:
-        why = f"Its agent {source.agent or '(none)'} has not begun to read the table yet."
+        why = f"{table.meaning} {table.remedy}"
         yield Cause(stage=Stage.SOURCE, stands_still=True, behind_us=None, why=why)
 
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
+from controlplane_api.api.table_reasons import TableReason
 from controlplane_api.api.views import (
     AgentView,
     DumpView,
@@ -57,6 +58,13 @@ STATE_STYLES = {
     State.FAILED: "bold red",
 }
 _WITHOUT_SYNC = (State.NOT_SYNCED, State.STOPPED, State.DENIED, State.FAILED)
+#: reasons that the state, or another part of a table's note, says already
+_SAID_ELSEWHERE = (
+    TableReason.FOLLOWS,
+    TableReason.NEVER_STARTED,
+    TableReason.DENIED_BY_POLICY,
+    TableReason.GONE_FROM_SERVER,
+)
 LAKE_STYLES = {
     LakeState.FOLLOWING: "green",
     LakeState.BEHIND: "yellow",
@@ -257,14 +265,15 @@ def _sources_table(found: Iterable[SourceView]) -> Grid:
 
 def _tables_table(found: Iterable[tuple[str, TableView]]) -> Grid:
     right = ["ROWS", "FRESHNESS", "IN LAKE", "ABOUT", "SIZE"]
-    columns = ["SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "LAKE", "IN LAKE", "ABOUT", "SIZE", "NOTE"]
-    gives_way = ["SIZE", "ABOUT", "IN LAKE", "LAKE", "ROWS", "FRESHNESS", "SOURCE"]
+    columns = ["SOURCE", "TABLE", "STATE", "REASON", "ROWS", "FRESHNESS", "LAKE", "IN LAKE", "ABOUT", "SIZE", "NOTE"]
+    gives_way = ["SIZE", "ABOUT", "IN LAKE", "LAKE", "ROWS", "FRESHNESS", "SOURCE", "REASON"]
     table = Grid(*columns, right=right, folds=["LAKE"], gives_way=gives_way, below="NOTE", name="TABLE")
     for source, row in found:
         table.add_row(
             Text(source),
             Text(plain(f"{row.database}.{row.table}"), style="bold"),
             Text(row.state.replace("_", " "), style=STATE_STYLES.get(row.state, "dim")),
+            Text(row.reason),
             count(row.rows),
             duration(row.freshness_us),
             _table_cut(row),
@@ -331,6 +340,7 @@ def _table_cut(row: TableView) -> Text:
 def _note(source: str, row: TableView) -> str:
     dump = dump_anew(source, row.database, row.table)
     notes = [
+        "" if row.reason in _SAID_ELSEWHERE else row.meaning.rstrip("."),
         f"held up in stage {row.stage}" if row.stage else "",
         "its sink was asked to try it again" if row.lake is not None and row.lake.retries else "",
         f"in the lake, {row.lake.schema_changes}" if row.lake is not None and row.lake.schema_changes else "",

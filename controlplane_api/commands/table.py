@@ -68,6 +68,7 @@ def _sync_lines(detail: TableDetail) -> list[Text]:
     facts = {
         "table": Text(plain(f"{detail.database}.{detail.table}"), style="bold"),
         "state": Text(detail.state, style=STATE_STYLES.get(detail.state, "")),
+        "reason": Text(f"{detail.reason}: {plain(detail.meaning)} {plain(detail.remedy)}"),
         "position": Text(plain(detail.position) or UNKNOWN),
         "landed": Text(
             landed if detail.landed_at_us is None else f"{landed}, the last at {moment(detail.landed_at_us)}"

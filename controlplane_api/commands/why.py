@@ -106,7 +106,8 @@ def _summary(found: Why) -> Text:
     name = plain(f"{found.database}.{found.table}")
     words = f" of source {found.source} is {found.state.replace('_', ' ')}. Lag: {behind}."
     fresh = f" Its newest change in the lake is {duration(found.freshness_us)} old." if found.freshness_us else ""
-    return Text.assemble((name, "bold"), words + fresh)
+    reason = f"\n{found.reason}: {plain(found.meaning)} {plain(found.remedy)}"
+    return Text.assemble((name, "bold"), words + fresh, reason)
 
 
 def _grid(causes: list[Cause]) -> Grid:

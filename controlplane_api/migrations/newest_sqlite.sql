@@ -55,7 +55,7 @@ CREATE TABLE source (
     policy_sha256 TEXT NOT NULL,
     generation BIGINT NOT NULL,
     problem JSON,
-    cartography_at_us BIGINT, dump_generation BIGINT DEFAULT '0' NOT NULL, other_server JSON, accepted_server TEXT DEFAULT '' NOT NULL, warnings JSON DEFAULT '[]' NOT NULL, cartography_digest TEXT DEFAULT '' NOT NULL, ended_table_id BIGINT DEFAULT '0' NOT NULL,
+    cartography_at_us BIGINT, dump_generation BIGINT DEFAULT '0' NOT NULL, other_server JSON, accepted_server TEXT DEFAULT '' NOT NULL, warnings JSON DEFAULT '[]' NOT NULL, cartography_digest TEXT DEFAULT '' NOT NULL, ended_table_id BIGINT DEFAULT '0' NOT NULL, told_generation BIGINT,
     CONSTRAINT pk_source PRIMARY KEY (id),
     CONSTRAINT fk_source_agent_id FOREIGN KEY(agent_id) REFERENCES agent (id),
     CONSTRAINT fk_source_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -133,7 +133,7 @@ CREATE TABLE sync (
     rows BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
     last_commit_timestamp_us BIGINT,
-    landed_at_us BIGINT, unlogged JSON, lake_rereads_per_hour BIGINT DEFAULT '0' NOT NULL, position_id BIGINT, last_cut BIGINT, foreign_keys JSON, altered JSON, verification_ordered_at_us BIGINT DEFAULT '0' NOT NULL, withheld JSON,
+    landed_at_us BIGINT, unlogged JSON, lake_rereads_per_hour BIGINT DEFAULT '0' NOT NULL, position_id BIGINT, last_cut BIGINT, foreign_keys JSON, altered JSON, verification_ordered_at_us BIGINT DEFAULT '0' NOT NULL, withheld JSON, stopped_by TEXT DEFAULT '' NOT NULL,
     CONSTRAINT pk_sync PRIMARY KEY (table_id),
     CONSTRAINT fk_sync_source_id FOREIGN KEY(source_id) REFERENCES source (id),
     CONSTRAINT fk_sync_table_id FOREIGN KEY(table_id) REFERENCES source_table (id)
@@ -211,7 +211,7 @@ CREATE TABLE dump_status (
     reason TEXT NOT NULL,
     rows_per_second BIGINT NOT NULL,
     bytes_per_second BIGINT NOT NULL,
-    uncommitted_rows BIGINT NOT NULL,
+    uncommitted_rows BIGINT NOT NULL, held TEXT DEFAULT '' NOT NULL,
     CONSTRAINT pk_dump_status PRIMARY KEY (dump_id),
     CONSTRAINT fk_dump_status_dump_id FOREIGN KEY(dump_id) REFERENCES dump (id)
 )
@@ -727,4 +727,4 @@ CREATE INDEX ix_rollout_agent_agent_id ON rollout_agent (agent_id, state)
 --
 CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, group_number)
 --
-INSERT INTO alembic_version VALUES ('0043')
+INSERT INTO alembic_version VALUES ('0044')

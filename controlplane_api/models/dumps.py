@@ -96,6 +96,8 @@ class DumpStatus(Base):
     #: a name of menura.v1.DumpStatus.State
     state: Mapped[str]
     reason: Mapped[str]
+    #: a name of menura.v1.DumpStatus.Held; empty: nothing, or an agent that does not tell it
+    held: Mapped[str] = mapped_column(default="", server_default="")
     rows_per_second: Mapped[int]
     bytes_per_second: Mapped[int]
     uncommitted_rows: Mapped[int]

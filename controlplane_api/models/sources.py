@@ -27,6 +27,8 @@ class Source(Base):
     generation: Mapped[int] = mapped_column(default=0)
     #: of the desired dumps; grows with each change of what is asked of them
     dump_generation: Mapped[int] = mapped_column(default=0)
+    #: of which the agent has said last what it does about each table; none: not known
+    told_generation: Mapped[int | None]
     problem: Mapped[dict[str, Any] | None]
     #: problems that do not keep its log from being read
     warnings: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")

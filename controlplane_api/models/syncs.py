@@ -36,6 +36,8 @@ class Sync(Base):
     #: the cut log records that an error stopped it: not asked of the agent until it is started again
     failed: Mapped[bool] = mapped_column(default=False)
     state: Mapped[str]
+    #: of `states.StoppedBy`; empty: it was not stopped, or before this was written
+    stopped_by: Mapped[str] = mapped_column(default="", server_default="")
     problem: Mapped[dict[str, Any] | None]
     #: of `SourcePosition`
     position_id: Mapped[int | None]

@@ -129,6 +129,7 @@ def record_heartbeats(connection: Connection, beats: Sequence[HeartbeatSeen]) ->
 def record_effective(
     connection: Connection,
     source_id: int,
+    generation: int,
     tables: Sequence[TableEffective],
     problem: Problem | None,
     at_us: int,
@@ -145,7 +146,7 @@ def record_effective(
     connection.execute(
         update(Source)
         .where(Source.id == source_id)
-        .values(problem=problem_document(problem), other_server=offered, warnings=told)
+        .values(told_generation=generation, problem=problem_document(problem), other_server=offered, warnings=told)
     )
     stored = {
         (row.database, row.name): row

@@ -106,6 +106,7 @@ def record_status(connection: Connection, key: SourceKey, dumps: Sequence[DumpSe
             "at_us": at_us,
             "state": clean_text(each.state),
             "reason": clean_text(each.reason),
+            "held": each.held,
             "rows_per_second": clean_int64(each.rows_per_second),
             "bytes_per_second": clean_int64(each.bytes_per_second),
             "uncommitted_rows": clean_int64(each.uncommitted_rows),

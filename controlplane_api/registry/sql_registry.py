@@ -225,7 +225,9 @@ class SqlRegistry:
         with self._write() as connection:
             source = _lock_source(connection, key)
             if source is not None and source.generation == generation:
-                agent_reports.record_effective(connection, source.id, tables, problem, at_us, other_server, warnings)
+                agent_reports.record_effective(
+                    connection, source.id, generation, tables, problem, at_us, other_server, warnings
+                )
 
     def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:
         with self._write() as connection:

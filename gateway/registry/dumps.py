@@ -70,7 +70,10 @@ class DumpsDesired:
 
 @dataclass(frozen=True, slots=True)
 class DumpSeen:
-    """What a dump is doing, as the agent says; `state` is the name of a menura.v1.DumpStatus.State."""
+    """What a dump is doing, as the agent says; `state` is the name of a menura.v1.DumpStatus.State.
+
+    `held` is the name of a menura.v1.DumpStatus.Held; empty: nothing holds it, or the agent does not tell it.
+    """
 
     dump: str
     state: str
@@ -78,6 +81,7 @@ class DumpSeen:
     rows_per_second: int
     bytes_per_second: int
     uncommitted_rows: int
+    held: str = ""
 
 
 class DumpRegistry(Protocol):

@@ -114,6 +114,7 @@ def _check_whole(plan: DumpPlan) -> None:
 
 def dump_seen(status: DumpStatus) -> DumpSeen:
     known = DumpStatus.State.DESCRIPTOR.values_by_number
+    holds = DumpStatus.Held.DESCRIPTOR.values_by_number
     return DumpSeen(
         dump=status.dump,
         state=known[status.state].name if status.state in known else "STATE_UNSPECIFIED",
@@ -121,6 +122,7 @@ def dump_seen(status: DumpStatus) -> DumpSeen:
         rows_per_second=clean_int64(status.rows_per_second),
         bytes_per_second=clean_int64(status.bytes_per_second),
         uncommitted_rows=clean_int64(status.uncommitted_rows),
+        held=holds[status.held].name if status.held and status.held in holds else "",
     )
 
 

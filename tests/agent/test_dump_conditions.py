@@ -135,12 +135,12 @@ def test_dump_when_its_window_is_closed_the_server_is_busy_and_bytes_are_limited
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway, database, dump=settings)), sleepers(database, 16) as wake:
         told = wait_status(gateway, dump, "sources.shop.dump.windows: the next one opens at 2026-03-28 22:00 UTC")
-        assert told.state == Status.WAITING
+        assert (told.state, told.held) == (Status.WAITING, Status.WINDOW)
         monkeypatch.setattr(Wall, "at", datetime(2026, 3, 28, 22, 0, 1, tzinfo=UTC))
         told = wait_status(
             gateway, dump, "threads run on the server, sources.shop.dump.max_threads_running is 12, since 22:00"
         )
-        assert told.state == Status.WAITING and not ledger.received_rows
+        assert (told.state, told.held) == (Status.WAITING, Status.SERVER_BUSY) and not ledger.received_rows
         began = time.monotonic()
         wake()
         assert wait_status(gateway, dump, f"sources.shop.dump.max_bytes_per_second is {limit}").state == Status.READING

@@ -27,7 +27,8 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
         dump = gateway.dump("shop", "slow", table, limits=slow)
         ledger = gateway.source("shop").ledger
         gateway.wait(lambda: len(ledger.chunks) > 2)
-        assert wait_status(gateway, dump, "own limit is 100 rows").state == Status.READING
+        told = wait_status(gateway, dump, "own limit is 100 rows")
+        assert (told.state, told.held) == (Status.READING, Status.RATE)
         gateway.order("shop", dump, paused=True)
         gateway.wait(lambda: dump.statuses[-1].state == Status.PAUSED)
         gateway.order("shop", dump, paused=False, limits=snapshot_pb2.DumpLimits())
@@ -43,7 +44,7 @@ def test_dump_when_the_stream_does_not_run_then_it_waits_and_says_so(
     create(database, table, rows=1000)
     dump = gateway.dump("shop", "early", table)
     with agent_inside(config(tmp_path, gateway.address)):
-        wait_status(gateway, dump, "the stream of the source does not run")
+        assert wait_status(gateway, dump, "the stream of the source does not run").held == Status.STREAM
         gateway.sync("shop", table, now=True)
         wait_dumped(gateway, dump)
     assert lake_at(gateway, dump, ("id",), dump.dumped_cut) == selected(database, table)

@@ -134,6 +134,7 @@ def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, re
     page.wait_for_text("#tables", "shop.orders")
     page.click("#tables a[href*='table=orders']")
     page.wait_for_text("#table-title", "shop.orders")
+    page.wait_for_text("#reason", "NEVER_STARTED No sync of the table was ever asked for. Start it: menura sync start")
 
 
 def test_dashboard_when_a_copy_of_an_agent_was_refused_then_says_so(page: Browser, registry: SqlRegistry):
@@ -158,6 +159,7 @@ def test_tables_page_when_start_and_stop_are_clicked_then_desired_state_follows(
     tables.wait_for_text("#tables", "streaming")
     order(tables, "Stop", "orders", "stopped")
     tables.wait_for_text("#tables", "stopped")
+    tables.wait_for_text("#tables", "Somebody has stopped it by a command.")
     assert registry.desired(KEY).tables == ()
     tables.run("document.querySelector('#begin').value = 'now'")
     tables.click(button("Start", "items"))

@@ -41,7 +41,8 @@ IN_LAKE = {
     "schema_changes": "",
 }  # fmt: skip
 TABLE = {
-    "database": "shop", "table": "orders", "state": "streaming", "stage": None, "desired": "syncing", "runs": True,
+    "database": "shop", "table": "orders", "state": "streaming", "stage": None, "reason": "FOLLOWS",
+    "meaning": "", "remedy": "", "desired": "syncing", "runs": True,
     "start": None, "position": "u:1-9", "problem": None, "lake": IN_LAKE, "earlier_rows_missing": "", "unlogged": None,
     "ignored_columns": [], "rows": 1, "bytes": 1, "freshness_us": 5, "last_commit_timestamp_us": NOW,
     "landed_at_us": NOW, "engine": "InnoDB", "estimated_rows": 1, "size_bytes": 1, "denied": False, "gone": False,
@@ -118,7 +119,7 @@ def test_why_when_a_stage_is_not_known_then_it_is_unknown_and_the_lag_is_open(
         ({}, {"desired": "stopped", "runs": False, "state": "stopped"}, "was stopped at u:1-9"),
         ({}, {"runs": False, "denied": True, "state": "denied"}, "The policy of the database's host"),
         ({}, {"runs": False, "state": "failed", "problem": GONE}, "Start the agent"),
-        ({}, {"state": "pending"}, "has not begun to read"),
+        ({}, {"state": "pending", "meaning": "Its agent is silent."}, "Its agent is silent."),
         ({}, {"state": "dumping", "dump": DUMP}, "dump.max_threads_running: 51 run"),
         ({}, {"state": "dumping", "dump": {**DUMP, "state": "paused"}}, "menura dump resume d1"),
         ({}, {"state": "dumping", "dump": {**DUMP, "state": "waiting", "problem": GONE}}, "Start the agent"),

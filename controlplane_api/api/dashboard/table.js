@@ -44,6 +44,7 @@ function showTable(table, source) {
   $("about").textContent = [table.engine, rows, `${bytes(table.size_bytes)} at the source`, table.position && `read up to ${table.position}`]
     .filter(Boolean).join(" · ");
   showStages(table, source);
+  $("reason").replaceChildren(element("code", "", table.reason), ` ${table.meaning} ${table.remedy}`);
   const seen = JSON.stringify(seenOf(table));
   if ($("notes").dataset.seen !== seen) redraw($("notes"), notesOf(table));
   $("notes").dataset.seen = seen;

@@ -82,6 +82,13 @@ function staleRows(table) {
   return notice;
 }
 
+/** Under the table's state why it is so; what to do is its title. */
+export function reasonOf(table) {
+  const words = element("span", "muted reason", table.meaning);
+  words.title = `${table.reason}: ${table.remedy}`;
+  return words;
+}
+
 /** What somebody should know of the table, with what he can do. `isOfSource`: whether its problem is told of its source. */
 export function notesOf(table, isOfSource = false) {
   return [

@@ -6,11 +6,12 @@ import {
 } from "./shared.js";
 import { choosing } from "./orders.js";
 import { sourceCard } from "./source_card.js";
-import { notesOf, proofLink, recoveryButtons, seenOf, syncButton } from "./table_parts.js";
+import { notesOf, proofLink, reasonOf, recoveryButtons, seenOf, syncButton } from "./table_parts.js";
 
 const PAGE_TABLES = 100;
 const MOST_OF_PAGE = 1000; // that the API gives at once
 const SPEED_MS = 4000; // between two looks that tell a speed
+const IS_QUIET = new Set(["FOLLOWS", "NEVER_STARTED"]); // the state says it
 
 let shown = []; // tables of this page
 let looks = new Map(); // at these, by name: rows and when, and the rows a second before
@@ -72,7 +73,8 @@ function rowOf(table, speed, stageProblem) {
       element("td", "choose", chosen.box(table)),
       element("td", "name", tableLink(table), ...notesOf(table, isOfSource), proofLink(table),
         table.ignored_columns.length ? element("span", "muted", `Without ${table.ignored_columns.join(", ")}`) : ""),
-      element("td", "state", pill(table.state), table.stage ? element("span", "muted", `in stage ${table.stage}`) : ""),
+      element("td", "state", pill(table.state), table.stage ? element("span", "muted", `in stage ${table.stage}`) : "",
+        IS_QUIET.has(table.reason) ? "" : reasonOf(table)),
       numberCell("Rows landed", table.rows || table.state !== "not_synced" ? count(table.rows) : "–"),
       numberCell("Rows/s", rate),
       numberCell("Freshness", duration(table.freshness_us)),

@@ -4,7 +4,7 @@ from pydantic import ConfigDict, Field
 
 from controlplane_api.api.views.base import View
 from controlplane_api.api.views.problems import ProblemView
-from controlplane_api.states import DumpState
+from controlplane_api.states import DumpHeld, DumpState
 
 #: what the columns take, menura.v1.DumpLimits, and an SQL integer
 MAX_WORKERS = 64
@@ -31,6 +31,8 @@ class DumpView(View):
     state: DumpState
     #: why it waits, or why it ended; empty when there is nothing to say
     reason: str
+    #: what `reason` is about; null: nothing holds it, or its agent does not tell it
+    held: DumpHeld | None = None
     problem: ProblemView | None
     #: "reread": ordered for rows that the server changed without logging them; empty: a user has asked for it
     cause: str

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from controlplane_api.api.table_reasons import TableReason
 from controlplane_api.api.views.base import View
 from controlplane_api.api.views.dumps import DumpView
 from controlplane_api.api.views.lakes import LakeTableView
@@ -40,6 +41,11 @@ class TableView(View):
     state: State
     #: where it is held up; null when nothing holds it up
     stage: Stage | None
+    #: why it is in its state; stable, for scripts
+    reason: TableReason
+    #: what that means, in plain words, and what to do
+    meaning: str
+    remedy: str
     desired: Desired | None
     #: asked of its agent: started, and not failed on its way to the landing
     runs: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from menura.v1 import snapshot_pb2
 from menura.windows import Window, WindowInvalid
 from pymysql.connections import Connection
 
@@ -87,6 +88,7 @@ def test_before_chunk_when_threads_run_then_waits_until_it_is_calm_and_says_why(
     assert [reason.split(",")[0] for reason in reasons] == [f"{n} threads run on the server" for n in (11, 10, 9)]
     assert all("sources.shop.dump.max_threads_running is 10, since 12:00:01 UTC" in reason for reason in reasons)
     assert share.slowed == share.held == ""
+    assert share.held_by == snapshot_pb2.DumpStatus.SERVER_BUSY
     clock.seconds += 1
     share.before_chunk()  # 9 is no reason to stop, only one to stay stopped
     assert len(reasons) == 3
@@ -110,6 +112,7 @@ def test_before_chunk_when_no_window_is_open_then_waits_for_one_in_its_time_zone
     hold = throttle.hold()
     assert hold is not None
     assert "sources.shop.dump.windows: the next one opens at 2026-03-28 12:05 UTC" in hold.reason
+    assert hold.held == snapshot_pb2.DumpStatus.WINDOW
     share = throttle.of_dump(Limits()).of_worker(Waits(clock))
     share.before_chunk()
     assert clock.now() == NOON + timedelta(minutes=5)
