@@ -135,6 +135,11 @@ views: ## generated views under random changes, against Spark SQL after each bat
 	@.ci/setup environment jars
 	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1) $(if $(filter no,$(STORES)),--without-stores) $(if $(filter yes,$(DIVIDED)),--divided)
 
+.PHONY: view-queries
+view-queries: ## random queries of views on a schedule over odd values, compiled and by Spark SQL (QUERIES=1000 FIRST=1)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.spark_sink.query_differences --queries $(or $(QUERIES),1000) --first $(or $(FIRST),1)
+
 .PHONY: bench-views
 bench-views: ## CPU of 10,000 changes in a view of ROWS x ROWS, beside Spark SQL, into build/bench-views.json (ROWS=1000000)
 	@.ci/setup environment jars

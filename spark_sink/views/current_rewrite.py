@@ -11,7 +11,7 @@ made it was killed between its two commits. Nearly all files of a MERGE would be
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
-from menura.views.expressions import quoted
+from menura.views.terms import quoted
 
 from spark_sink.lake import delta_table
 from spark_sink.lake.delta_table import WRITER, commit_properties, progress_transactions, scan, schema_of

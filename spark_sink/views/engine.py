@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from menura.stores.reasons import reason_of
 from menura.stores.store import StoreFailed
-from menura.views.expressions import quoted
+from menura.views.terms import quoted
 
 from spark_sink.errors import ViewNotComputed
 

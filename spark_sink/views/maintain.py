@@ -15,6 +15,7 @@ that is looked at where a turn fails, and before one computes all. Readers fail 
 view was emptied.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 from menura.views.definition import VIEW_DATABASE, VIEW_SOURCE, InputName, ViewCut, ViewDefinition
-from menura.views.expressions import quoted
 from menura.views.plan import Plan, make_plan
+from menura.views.terms import MEANING, quoted
 
 from spark_sink.lake.delta_table import Transactions
 from spark_sink.lake.tail import AT_ONCE, Waiting
@@ -172,8 +173,9 @@ def _follow(
 
 
 def digest_of(work: ViewWork) -> int:
-    """Of its text, as commits say it."""
-    return int(work.definition.digest[:15], 16)
+    """Of its text and of what that means, as commits say it."""
+    said = f"{MEANING} {work.definition.sql}"
+    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "big")
 
 
 def is_same(reached: Reached, marks: Mapping[InputName, Mark]) -> bool:

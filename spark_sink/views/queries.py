@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from menura.types import decimal_digits
 from menura.views.averages import average
-from menura.views.expressions import quoted, type_word
 from menura.views.plan import Aggregate, Output, Plan
+from menura.views.terms import quoted, type_word
 
 ROWS = "_menura_n"
 #: of a change: what it is, and its number

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
-from menura.views.expressions import quoted
 from menura.views.plan import Plan
+from menura.views.terms import quoted
 
 from spark_sink.lake.key_bounds import key_bounds
 from spark_sink.lake.uncommitted_files import DataFile, FilesWriter, statistics_columns

@@ -16,8 +16,8 @@ from dataclasses import replace
 import pyarrow as pa
 from menura.instants import now_us
 from menura.views.definition import InputName
-from menura.views.expressions import quoted
 from menura.views.query_plan import QueryPlan, engine_name, plan_query
+from menura.views.terms import quoted
 
 from spark_sink.errors import ViewRowsEqual
 from spark_sink.lake.tail import AT_ONCE

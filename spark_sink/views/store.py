@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.views.expressions import quoted, type_word
+from menura.views.terms import quoted, type_word
 
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.views.engine import Engine

@@ -7,8 +7,8 @@ view's rows, which are read.
 from collections.abc import Mapping
 
 from menura.views.definition import InputName
-from menura.views.expressions import quoted
 from menura.views.plan import Plan
+from menura.views.terms import quoted
 
 from spark_sink.errors import ViewKeyMissing
 from spark_sink.views import queries

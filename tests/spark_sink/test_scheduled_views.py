@@ -22,7 +22,7 @@ from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import AT_ONCE
-from spark_sink.views import query_process, recompute, view_table
+from spark_sink.views import maintain, query_process, recompute, view_table
 from spark_sink.views.engine import engine
 from spark_sink.views.maintain import ViewWork
 from spark_sink.views.query_process import Bounds, computed
@@ -114,6 +114,21 @@ def test_a_view_when_its_time_has_not_come_then_it_stays_and_after_a_restart_too
     (now,) = [state for state in world.sink.states() if state.name == "many_to_many"]
     assert (now.applied_at_us, now.version) == (clock.now, first.version + 1)
     assert world.held("many_to_many") == expected(world, "many_to_many") == world.replayed("many_to_many")
+
+
+def test_a_view_when_a_release_means_something_else_by_its_text_then_it_is_recomputed_before_its_time(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.want(whole=scheduled("whole"))
+    turned(world)
+    began = clock.now
+    clock.now += HOUR_US // 3
+    for more in (0, 1):
+        monkeypatch.setattr(maintain, "MEANING", maintain.MEANING + more)
+        world.sink = world.new_sink()
+        turned(world)
+        (state,) = world.sink.states()
+        assert state.applied_at_us == (clock.now if more else began)
 
 
 def test_a_view_when_no_input_has_changed_then_nothing_is_computed_and_it_has_the_later_cuts(

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from menura.change_batch import CHANGE_TYPE
+from menura.views.definition import InputName, Shape
+from menura.views.plan import Plan
 from pyspark.errors import PySparkException
 
 from spark_sink.export.feed import Feed
@@ -21,7 +23,7 @@ from spark_sink.lake import tail
 from spark_sink.lake.tail import Waiting
 from spark_sink.reading import changelog, list_tables
 from spark_sink.reading_at import lake_at
-from spark_sink.views import closure, inputs, view_table
+from spark_sink.views import closure, inputs, maintain, view_table
 from spark_sink.views.maintain import ViewWork, view_table_id
 from spark_sink.work import TableId
 from tests.spark_sink.killing import Killed, kill_at
@@ -397,6 +399,32 @@ def test_a_view_when_its_text_changes_then_it_is_that_of_the_new_one(tmp_path: P
     world.want(joined=lambda named: f"SELECT o.id, o.day FROM {named('orders')} o")
     world.step()
     world.check()
+
+
+def test_a_view_when_a_release_means_something_else_by_its_text_then_it_is_computed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a function was computed wrongly: no change of a table would reach rows that are there."""
+    world = chained(tmp_path)
+    before = versions(world)
+    world.sink = world.new_sink()
+    world.sink.turn()
+    assert versions(world) == before
+    real = maintain.make_plan
+
+    def other(sql: str, shapes: Mapping[InputName, Shape]) -> Plan:
+        return real(sql.replace("o.qty,", "o.qty + 1000 AS qty,"), shapes)
+
+    monkeypatch.setattr(maintain, "make_plan", other)
+    world.sink = world.new_sink()
+    world.sink.turn()
+    assert versions(world) == before
+    held = world.held("joined")
+    monkeypatch.setattr(maintain, "MEANING", maintain.MEANING + 1)
+    world.sink = world.new_sink()
+    world.sink.turn()
+    assert world.held("joined") != held
+    assert world.held("joined") == world.replayed("joined")
 
 
 def test_a_view_when_a_column_of_its_table_changes_then_it_follows_or_says_what_it_lacks(tmp_path: Path) -> None:

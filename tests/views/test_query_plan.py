@@ -1,13 +1,18 @@
 """Queries that are recomputed on a schedule: what the engine is given, and what never is."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from menura.views.definition import InputName, ViewDefinition, ViewRefused
 from menura.views.explain import explain_query
 from menura.views.query_plan import QueryPlan, plan_query
+from menura.views.query_scope import QueryScope
 from menura.views.reads import in_order, inputs_of
 from menura.views.scheduled import every_seconds_of, is_scheduled, read_scheduled, scheduled
+from menura.views.terms import Term
+from sqlglot import exp
 
 from tests.spark_sink.scheduled_views import TEXTS
 from tests.spark_sink.view_model import in_lake
@@ -20,7 +25,7 @@ WORDS = """
     full cross semi anti and or not is null true false in between like exists case when then else end over partition
     rows range preceding following unbounded current row asc desc nulls first last cast bigint double varchar boolean
     date timestamp decimal hugeint count sum min max row_number rank dense_rank lag lead first_value last_value
-    coalesce nullif abs length year month day replace lpad
+    coalesce nullif abs length year month day replace lpad format
 """
 
 
@@ -65,7 +70,8 @@ def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alo
     with pytest.raises(ViewRefused, match="can't be called"):
         query(hostile)
     within = f"SELECT count(z.b) AS n FROM (SELECT 1 AS one, y.{names} AS b FROM ({hostile}) y) z"
-    for sql in [within, *(text(in_lake) for text in TEXTS.values())]:
+    dates = "SELECT CAST(o.day AS STRING) AS day FROM shop.app.orders o"
+    for sql in [within, dates, *(text(in_lake) for text in TEXTS.values())]:
         assert words_of(re.sub(r"\b[tw]\d+\b", "", query(sql).sql)) <= set(WORDS.split()), sql
 
 
@@ -139,6 +145,27 @@ def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alo
         ("SELECT first_value(o.id) IGNORE NULLS OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "not among"),
         ("SELECT sum(o.id) OVER (ORDER BY o.id RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS r FROM shop.app.orders o",
          "frame"),
+        ("SELECT sum(o.id) OVER (ORDER BY o.id ROWS BETWEEN CURRENT ROW AND 1 PRECEDING) AS r FROM shop.app.orders o",
+         "ends before it begins"),
+        ("SELECT sum(o.id) OVER (ORDER BY o.id ROWS BETWEEN 2 FOLLOWING AND 1 FOLLOWING) AS r FROM shop.app.orders o",
+         "ends before it begins"),
+        ("SELECT lag(o.id, 1, 0.5) OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "may not fit"),
+        ("SELECT lag(o.total, 1, o.id) OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "may not fit"),
+        ("SELECT lead(o.total, 1, 0.555) OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "may not fit"),
+        ("SELECT lead(NULL, 1, o.id) OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "has no type"),
+        ("SELECT o.id, o.id IN (SELECT p.id FROM crm.app.people p) AS x FROM shop.app.orders o", "takes what is NULL"),
+        ("SELECT o.id FROM shop.app.orders o WHERE NOT (o.ok OR o.id IN (SELECT p.id FROM crm.app.people p))",
+         "takes what is NULL"),
+        ("SELECT o.id FROM shop.app.orders o LEFT JOIN crm.app.people q ON q.id IN (SELECT p.id FROM crm.app.people p)",
+         "takes what is NULL"),
+        ("SELECT CAST(to_date(o.note) AS STRING) AS x FROM shop.app.orders o", "reads a text"),
+        ("SELECT to_date(o.note) AS x FROM shop.app.orders o", "reads a text"),
+        ("SELECT CAST(to_date(o.qty) AS BIGINT) AS x FROM shop.app.orders o", "reads a text"),
+        ("SELECT to_date(o.day, 'yyyy') AS x FROM shop.app.orders o", "has no format"),
+        ("SELECT CAST(o.at AS STRING) AS x FROM shop.app.orders o", "may round or fail"),
+        ("SELECT o.id FROM shop.app.orders o WHERE o.day = DATE '2024-W01-1'", "is not YYYY-MM-DD"),
+        ("SELECT -CAST(o.total AS DECIMAL(38,2)) AS x FROM shop.app.orders o", "rounded by Spark to 34"),
+        ("SELECT abs(CAST(o.total AS DECIMAL(35,2))) AS x FROM shop.app.orders o", "rounded by Spark to 34"),
         ("SELECT lag(o.id, 100000000) OVER (ORDER BY o.id) AS r FROM shop.app.orders o", "at most"),
         ("SELECT o.id FROM shop.app.orders o UNION SELECT p.name FROM crm.app.people p", "stand together"),
         ("SELECT o.id FROM shop.app.orders o UNION SELECT p.id, p.name FROM crm.app.people p", "of 1 and of 2"),
@@ -152,6 +179,57 @@ def test_a_query_when_it_is_more_than_a_query_over_tables_then_it_is_refused(sql
     with pytest.raises(ViewRefused) as refused:
         query(sql)
     assert reason in refused.value.found
+
+
+def nested(deep: int, begin: str, end: str, value: str) -> str:
+    for _ in range(deep):
+        value = f"{begin}{value}{end}"
+    return value
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "group"),
+    [
+        ("CASE ", " WHEN 1 THEN 1 WHEN 2 THEN 2 END", ""),
+        ("nullif(", ", 1)", " GROUP BY o.qty, o.id"),
+        ("coalesce(1 + (", ") * 2, 3)", " GROUP BY o.qty"),
+        ("CASE WHEN abs(", ") > 1 THEN 1 END", " GROUP BY o.qty + 1, o.qty"),
+        ("(SELECT p.id + (SELECT count(*) FROM crm.app.people q WHERE q.id = ", ") FROM crm.app.people p)", ""),
+        ("(SELECT p.id FROM crm.app.people p WHERE p.id = ", " GROUP BY p.id)", " GROUP BY o.qty"),
+    ],
+)
+def test_a_text_when_it_is_nested_deeply_then_each_of_its_parts_is_read_a_few_times(
+    begin: str, end: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits: Counter[int] = Counter()
+    real = QueryScope.read
+
+    def read(scope: QueryScope, node: exp.Expression) -> Term:
+        visits[id(node)] += 1
+        return real(scope, node)
+
+    monkeypatch.setattr(QueryScope, "read", read)
+    deep = 3 if "SELECT" in begin else 7
+    query(f"SELECT {nested(deep, begin, end, 'o.qty')} AS x FROM shop.app.orders o{group}")
+    assert max(visits.values()) <= 3, visits.most_common(3)
+
+
+def test_aggregates_and_windows_when_they_are_looked_for_then_each_part_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: Counter[int] = Counter()
+    real = exp.Expression.iter_expressions
+
+    def parts(node: exp.Expression, reverse: bool = False) -> Iterator[exp.Expression]:
+        seen[id(node)] += 1
+        return real(node, reverse)
+
+    text = f"SELECT {nested(40, '(1 + ', ')', 'count(*)')} AS x FROM shop.app.orders o GROUP BY o.qty"
+    tree = read_scheduled(EVERY + text)
+    monkeypatch.setattr("menura.views.query_plan.read_scheduled", lambda _sql: tree)
+    monkeypatch.setattr(exp.Expression, "iter_expressions", parts)
+    assert query(text).outputs
+    assert max(seen.values()) <= 4, seen.most_common(3)
 
 
 @pytest.mark.parametrize("begin", ["CASE ", "nullif"])

@@ -1,7 +1,7 @@
 """The average of exact sums, as Spark SQL rounds it, in the engine's text. Pure."""
 
 from menura.types import decimal_digits
-from menura.views.expressions import type_word
+from menura.views.terms import type_word
 
 #: that an average of decimals has behind the point beyond those of its values
 AVERAGE_DIGITS = 4

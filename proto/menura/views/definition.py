@@ -81,6 +81,8 @@ class Column:
 
     name: str
     type: str
+    #: of integers that a query computes: those of an INT or a BIGINT (`terms`)
+    digits: int = 20
 
 
 @dataclass(frozen=True, slots=True)

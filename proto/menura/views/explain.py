@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from menura.views.definition import MOST_TOUCHED, InputName
-from menura.views.expressions import said
 from menura.views.plan import Aggregate, Input, Plan, Role
 from menura.views.query_plan import QueryPlan
 from menura.views.scheduled import every_said
+from menura.views.terms import said
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,42 +9,44 @@ its type, or a `ViewRefused` with the place. What is let through, and why it is 
 * Texts are compared by their bytes in UTF-8, without a collation: a source's own order may be another one.
 * Integers have 64 bits in both, and what is beyond is an error in both: it stops the view.
 * Decimals have the digits that Spark gives them, by a CAST in the engine's text; where these are more than 38, Spark
-  would round, and the view is refused. A column of integers counts as DECIMAL(20,0), a literal by its digits.
+  would round, and the view is refused. A BIGINT counts as DECIMAL(20,0), an INT as DECIMAL(10,0), a literal that is
+  computed with or compared by its digits. Spark rounds - and abs of more than 34 digits, which are refused.
+* Casts are those of `casts`.
 * Refused are: /, %, div (by zero Spark fails and the engine gives NULL), functions that know letters or time zones
-  (upper, lower, current_date), casts that round or read a text.
+  (upper, lower, current_date).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sqlglot import exp
 
-from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
+from menura.types import MAX_DECIMAL128_PRECISION
+from menura.views import casts
 from menura.views.definition import Column
 from menura.views.parsing import refuse
+from menura.views.terms import (
+    BIGINT_DIGITS,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT_DIGITS,
+    INTEGER,
+    LOCAL_TIME,
+    NOTHING,
+    TEXT,
+    UNKNOWN,
+    Term,
+    quoted,
+    said,
+    type_word,
+)
 
-INTEGER, DOUBLE, FLOAT, TEXT, BINARY, DATE, INSTANT, LOCAL_TIME, BOOLEAN = (
-    "l", "g", "f", "u", "z", "tdD", "tsu:UTC", "tsu:", "b",
-)  # fmt: skip
-#: of NULL alone
-NOTHING = "n"
-#: of a column whose type is not known where the plan is made: all that depends on it passes, and is unknown too
-UNKNOWN = ""
-WORDS = {
-    INTEGER: "BIGINT",
-    DOUBLE: "DOUBLE",
-    FLOAT: "FLOAT",
-    TEXT: "VARCHAR",
-    BINARY: "BLOB",
-    DATE: "DATE",
-    INSTANT: "TIMESTAMPTZ",
-    LOCAL_TIME: "TIMESTAMP",
-    BOOLEAN: "BOOLEAN",
-}
-_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+_GREATEST, _GREATEST_INT = (1 << 63) - 1, (1 << 31) - 1
+#: of decimals that the engine has in 64 bits; and those to which Spark rounds where it changes a sign
+_LONG_DIGITS, _SIGNED_DIGITS = 18, 34
 _COMPARED: dict[type, str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -56,53 +58,10 @@ _COMPARED: dict[type, str] = {
 }
 _COMPUTED: dict[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _PARTS: dict[type, str] = {exp.Year: "year", exp.Month: "month", exp.Day: "day", exp.DayOfMonth: "day"}
-_CASTS = {
-    exp.DataType.Type.BIGINT: INTEGER,
-    exp.DataType.Type.DOUBLE: DOUBLE,
-    exp.DataType.Type.TEXT: TEXT,
-    exp.DataType.Type.VARCHAR: TEXT,
-    exp.DataType.Type.DATE: DATE,
-}
 #: of reading a text, and of what an expression becomes
 MOST_STEPS, MOST_CHARS = 100_000, 256 << 10
-_WHOLE = re.compile(r"\d{1,19}")
-_POINT = re.compile(r"(\d*)\.(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A value: its text for the engine, its type as an Arrow C format string."""
-
-    sql: str
-    type: str
-    #: digits of a literal; of another integer all that it may have
-    digits: int = 20
-
-    @property
-    def decimal(self) -> tuple[int, int] | None:
-        """Precision and scale of a number that is no float."""
-        return (self.digits, 0) if self.type == INTEGER else decimal_digits(self.type)
-
-
-def type_word(type_: str) -> str:
-    """The engine's."""
-    if type_ == UNKNOWN:
-        return "UNKNOWN"
-    digits = decimal_digits(type_)
-    return WORDS[type_] if digits is None else f"DECIMAL({digits[0]},{digits[1]})"
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def said(type_: str) -> str:
-    """The type as Spark calls it."""
-    if type_ == NOTHING:
-        return "NULL"
-    return {"VARCHAR": "STRING", "BLOB": "BINARY", "TIMESTAMPTZ": "TIMESTAMP", "TIMESTAMP": "TIMESTAMP_NTZ"}.get(
-        type_word(type_), type_word(type_)
-    )
+_WHOLE = re.compile(r"[0-9]{1,19}")
+_POINT = re.compile(r"([0-9]*)\.([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +73,8 @@ class Scope:
     use: Callable[[str, str], None]
     #: of reading all expressions
     steps: Iterator[int] = field(default_factory=count)
+    #: what was read, with the part itself, whose number holds while it is there
+    read_before: dict[Hashable, tuple[exp.Expression, Term]] = field(default_factory=dict)
 
     def resolve(self, node: exp.Column) -> tuple[str, Column]:
         if any(node.args.get(part) for part in ("db", "catalog")):
@@ -136,16 +97,24 @@ class Scope:
     def column(self, node: exp.Column) -> Term:
         alias, column = self.resolve(node)
         self.use(alias, column.name)
-        return Term(f"{quoted(alias)}.{quoted(column.name)}", column.type)
+        return Term(f"{quoted(alias)}.{quoted(column.name)}", column.type, column.digits)
 
     def term(self, node: exp.Expression) -> Term:
-        """Raises `ViewRefused`; bounded in steps and size, since a part may be written more than once."""
+        """Raises `ViewRefused`. Each part is read once; its text is bounded, since it may be written more than once."""
+        number = self.number(node)
+        if number in self.read_before:
+            return self.read_before[number][1]
         if next(self.steps) >= MOST_STEPS:
             refuse("the text is nested too deeply", node)
         found = self.read(node)
         if len(found.sql) > MOST_CHARS:
             refuse("the text is nested too deeply", node)
+        self.read_before[number] = (node, found)
         return found
+
+    def number(self, node: exp.Expression) -> Hashable:
+        """By which a part that was read is known."""
+        return id(node)
 
     def read(self, node: exp.Expression) -> Term:
         """Of one part."""
@@ -173,24 +142,31 @@ class Scope:
             refuse(f"a condition is {said(found.type)}", node)
         return found
 
-    def together(self, nodes: Sequence[exp.Expression]) -> tuple[list[str], str]:
-        """The texts of values that have one type, and the type."""
+    def together(self, nodes: Sequence[exp.Expression]) -> tuple[list[str], Term]:
+        """The texts of values that have one type, and a term of that type."""
         return self.unified([self.term(node) for node in nodes], nodes[0])
 
-    def unified(self, terms: Sequence[Term], node: exp.Expression) -> tuple[list[str], str]:
-        """The same of terms; `node` is where a refusal says that they are."""
-        types = list(dict.fromkeys(term.type for term in terms if term.type != NOTHING))
+    def compared(self, nodes: Sequence[exp.Expression]) -> list[str]:
+        """The texts of values that are compared."""
+        terms = [self.term(node) for node in nodes]
+        return self.unified([replace(term, digits=term.literal or term.digits) for term in terms], nodes[0])[0]
+
+    def unified(self, terms: Sequence[Term], node: exp.Expression) -> tuple[list[str], Term]:
+        """As `together`, of terms; `node` is where a refusal says that they are."""
+        known = [term for term in terms if term.type != NOTHING]
+        types = list(dict.fromkeys(term.type for term in known))
         if len(types) <= 1:
-            return [term.sql for term in terms], types[0] if types else NOTHING
+            digits = max((term.digits for term in known), default=BIGINT_DIGITS)
+            return [term.sql for term in terms], Term("", types[0] if types else NOTHING, digits)
         if UNKNOWN in types:
-            return [term.sql for term in terms], UNKNOWN
-        decimals = [term.decimal for term in terms if term.type != NOTHING]
+            return [term.sql for term in terms], Term("", UNKNOWN)
+        decimals = [term.decimal for term in known]
         if any(each is None for each in decimals):
             refuse(f"{said(types[0])} and {said(types[1])} stand together: cast one of them", node)
         scale = max(each[1] for each in decimals if each)
         whole = max(each[0] - each[1] for each in decimals if each)
         type_ = self._decimal(whole + scale, scale, node)
-        return [f"CAST({term.sql} AS {type_word(type_)})" for term in terms], type_
+        return [f"CAST({term.sql} AS {type_word(type_)})" for term in terms], Term("", type_)
 
     def _decimal(self, precision: int, scale: int, node: exp.Expression) -> str:
         if precision > MAX_DECIMAL128_PRECISION:
@@ -198,7 +174,7 @@ class Scope:
         return f"d:{precision},{scale}"
 
     def _compared(self, node: exp.Expression, sign: str) -> Term:
-        (left, right), _ = self.together([node.this, node.expression])
+        left, right = self.compared([node.this, node.expression])
         return Term(f"({left} {sign} {right})", BOOLEAN)
 
     def _computed(self, node: exp.Expression, sign: str) -> Term:
@@ -206,12 +182,14 @@ class Scope:
         if UNKNOWN in (left.type, right.type):
             return Term(f"({left.sql} {sign} {right.sql})", UNKNOWN)
         if left.type == right.type and left.type in (INTEGER, DOUBLE):
-            return Term(f"({left.sql} {sign} {right.sql})", left.type)
-        a, b = left.decimal, right.decimal
+            return Term(f"({left.sql} {sign} {right.sql})", left.type, max(left.digits, right.digits))
+        a, b = left.operand, right.operand
         if a is None or b is None:
             refuse(f"{said(left.type)} {sign} {said(right.type)} is not among what views can compute", node)
         if sign == "*":
             type_ = self._decimal(a[0] + b[0] + 1, a[1] + b[1], node)
+            if a[0] + b[0] > _LONG_DIGITS:  # or the engine computes with no more of them
+                a = (max(a[0], _LONG_DIGITS + 1), a[1])
         else:
             scale = max(a[1], b[1])
             type_ = self._decimal(max(a[0] - a[1], b[0] - b[1]) + scale + 1, scale, node)
@@ -221,17 +199,11 @@ class Scope:
         return Term(f"CAST({texts[0]} {sign} {texts[1]} AS {type_word(type_)})", type_)
 
     def _part(self, node: exp.Expression, name: str) -> Term:
-        found = self.term(_bare(node.this))
+        # sqlglot puts a conversion to a date around what it is of
+        found = self.term(node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this)
         if found.type not in (DATE, LOCAL_TIME, UNKNOWN):
             refuse(f"{name} of {said(found.type)} depends on the reader's time zone, or is none", node)
-        return Term(f"CAST({name}({found.sql}) AS BIGINT)", INTEGER)
-
-
-def _bare(node: exp.Expression) -> exp.Expression:
-    """Without the conversion to a date that sqlglot puts around an argument."""
-    while isinstance(node, exp.TsOrDsToDate) and not node.args.get("format"):
-        node = node.this
-    return node
+        return Term(f"CAST({name}({found.sql}) AS BIGINT)", INTEGER, INT_DIGITS)
 
 
 def _literal(scope: Scope, node: exp.Expression) -> Term:
@@ -241,7 +213,8 @@ def _literal(scope: Scope, node: exp.Expression) -> Term:
             refuse("a text has no NUL", node)
         return Term("'" + text.replace("'", "''") + "'", TEXT)
     if _WHOLE.fullmatch(text) and int(text) <= _GREATEST:
-        return Term(f"CAST({int(text)} AS BIGINT)", INTEGER, max(1, len(str(int(text)))))
+        digits = INT_DIGITS if int(text) <= _GREATEST_INT else BIGINT_DIGITS
+        return Term(f"CAST({int(text)} AS BIGINT)", INTEGER, digits, max(1, len(str(int(text)))))
     found = _POINT.fullmatch(text)
     if found is None or len(text) > MAX_DECIMAL128_PRECISION:
         refuse(f"the number {text[:50]} is neither an integer of 64 bits nor a decimal of 38 digits", node)
@@ -265,21 +238,30 @@ def _column(scope: Scope, node: exp.Expression) -> Term:
 
 def _paren(scope: Scope, node: exp.Expression) -> Term:
     found = scope.term(node.this)
-    return Term(f"({found.sql})", found.type, found.digits)
+    return replace(found, sql=f"({found.sql})")
 
 
 def _negative(scope: Scope, node: exp.Expression) -> Term:
-    found = scope.term(node.this)
-    if found.type not in (INTEGER, DOUBLE, UNKNOWN) and found.decimal is None:
-        refuse(f"- of {said(found.type)} is not among what views can compute", node)
-    return Term(f"(-{found.sql})", found.type, found.digits)
+    found = _signed(scope, node, "-")
+    if not isinstance(node.this, exp.Literal):
+        return Term(f"(-{found.sql})", found.type, found.digits)
+    digits = INT_DIGITS if found.literal and int(node.this.name) == _GREATEST_INT + 1 else found.digits
+    return replace(found, sql=f"(-{found.sql})", digits=digits)
 
 
 def _absolute(scope: Scope, node: exp.Expression) -> Term:
+    found = _signed(scope, node, "abs")
+    return Term(f"abs({found.sql})", found.type, found.digits)
+
+
+def _signed(scope: Scope, node: exp.Expression, name: str) -> Term:
+    """A number whose sign changes."""
     found = scope.term(node.this)
     if found.type not in (INTEGER, DOUBLE, UNKNOWN) and found.decimal is None:
-        refuse(f"abs of {said(found.type)} is not among what views can compute", node)
-    return Term(f"abs({found.sql})", found.type, found.digits)
+        refuse(f"{name} of {said(found.type)} is not among what views can compute", node)
+    if found.decimal is not None and found.decimal[0] > _SIGNED_DIGITS:
+        refuse(f"{name} of {said(found.type)} is rounded by Spark to {_SIGNED_DIGITS} digits: cast it to fewer", node)
+    return found
 
 
 def _not(scope: Scope, node: exp.Expression) -> Term:
@@ -311,19 +293,18 @@ def _in(scope: Scope, node: exp.Expression) -> Term:
 def _between(scope: Scope, node: exp.Expression) -> Term:
     if node.args.get("symmetric"):
         refuse("BETWEEN has a least value and a greatest one", node)
-    texts, _ = scope.together([node.this, node.args["low"], node.args["high"]])
+    texts = scope.compared([node.this, node.args["low"], node.args["high"]])
     return Term(f"({texts[0]} BETWEEN {texts[1]} AND {texts[2]})", BOOLEAN)
 
 
 def _coalesce(scope: Scope, node: exp.Expression) -> Term:
-    texts, type_ = scope.together([node.this, *node.expressions])
-    return Term(f"coalesce({', '.join(texts)})", type_)
+    texts, found = scope.together([node.this, *node.expressions])
+    return replace(found, sql=f"coalesce({', '.join(texts)})")
 
 
 def _nullif(scope: Scope, node: exp.Expression) -> Term:
-    first, other = scope.term(node.this), scope.term(node.expression)
-    texts, _ = scope.unified([first, other], node)
-    found = f"nullif({texts[0]}, {texts[1]})"
+    first = scope.term(node.this)
+    found = f"nullif({', '.join(scope.compared([node.this, node.expression]))})"
     return Term(
         found if first.type == NOTHING else f"CAST({found} AS {type_word(first.type)})", first.type, first.digits
     )
@@ -333,17 +314,16 @@ def _case(scope: Scope, node: exp.Expression) -> Term:
     branches = node.args["ifs"]
     default = node.args.get("default")
     values = [branch.args["true"] for branch in branches] + ([default] if default is not None else [])
-    texts, type_ = scope.together(values)
+    texts, found = scope.together(values)
     tests = []
     for branch in branches:
         if node.this is None:
             tests.append(scope.truth(branch.this).sql)
         else:
-            (left, right), _ = scope.together([node.this, branch.this])
-            tests.append(f"{left} = {right}")
+            tests.append(" = ".join(scope.compared([node.this, branch.this])))
     whens = " ".join(f"WHEN {test} THEN {text}" for test, text in zip(tests, texts, strict=False))
     other = f" ELSE {texts[-1]}" if default is not None else ""
-    return Term(f"CASE {whens}{other} END", type_)
+    return replace(found, sql=f"CASE {whens}{other} END")
 
 
 def _concat(scope: Scope, node: exp.Expression) -> Term:
@@ -359,7 +339,7 @@ def _length(scope: Scope, node: exp.Expression) -> Term:
     found = scope.term(node.this)
     if found.type not in (TEXT, UNKNOWN):
         refuse(f"length of {said(found.type)} is not among what views can compute", node)
-    return Term(f"CAST(length({found.sql}) AS BIGINT)", INTEGER)
+    return Term(f"CAST(length({found.sql}) AS BIGINT)", INTEGER, INT_DIGITS)
 
 
 def _like(scope: Scope, node: exp.Expression) -> Term:
@@ -374,39 +354,14 @@ def _like(scope: Scope, node: exp.Expression) -> Term:
 
 
 def _cast(scope: Scope, node: exp.Expression) -> Term:
-    wanted: exp.DataType = node.args["to"]
-    if isinstance(node.this, exp.Literal) and node.this.is_string and wanted.this == exp.DataType.Type.DATE:
-        return _date(node.this)
-    found = scope.term(_bare(node.this))
-    if wanted.this == exp.DataType.Type.DECIMAL:
-        sizes = [int(each.name) for each in wanted.expressions]
-        precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
-        held = found.decimal
-        type_ = f"d:{precision},{scale}"
-        if found.type == UNKNOWN and decimal_digits(type_):
-            return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
-        if held is not None and decimal_digits(type_) and held[1] <= scale and held[0] - held[1] <= precision - scale:
-            return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
-    type_ = _CASTS.get(wanted.this, "") if not wanted.expressions else ""
-    is_same = {
-        INTEGER: found.type in (INTEGER, BOOLEAN),
-        DOUBLE: found.type in (DOUBLE, FLOAT, INTEGER),
-        TEXT: found.type in (TEXT, INTEGER, DATE),
-        DATE: found.type in (DATE, LOCAL_TIME),
-    }
-    if not is_same.get(type_, False) and not (found.type == UNKNOWN and type_ in is_same):
-        refuse(f"a cast of {said(found.type)} to {wanted.sql(dialect='spark')} may round or fail", node)
-    return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
+    found = casts.date_literal(node)
+    return casts.cast(scope.term(node.this), node) if found is None else found
 
 
-def _date(node: exp.Expression) -> Term:
-    try:
-        found = date.fromisoformat(node.name) if len(node.name) == len("2000-01-01") else None
-    except ValueError:
-        found = None
-    if found is None:
-        refuse(f"the date {node.name[:50]!r} is not YYYY-MM-DD", node)
-    return Term(f"DATE '{found}'", DATE)
+def _to_date(scope: Scope, node: exp.Expression) -> Term:
+    if node.args.get("format"):
+        refuse("to_date has no format", node)
+    return casts.to_date(scope.term(node.this), node)
 
 
 _READERS: dict[type[exp.Expression], Callable[[Scope, exp.Expression], Term]] = {
@@ -432,4 +387,5 @@ _READERS: dict[type[exp.Expression], Callable[[Scope, exp.Expression], Term]] = 
     exp.Like: _like,
     exp.Cast: _cast,
     exp.TryCast: _cast,
+    exp.TsOrDsToDate: _to_date,
 }

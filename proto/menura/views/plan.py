@@ -22,8 +22,9 @@ from menura.naming import lake_column
 from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
 from menura.views.averages import AVERAGE_DIGITS
 from menura.views.definition import Column, InputName, Shape
-from menura.views.expressions import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Scope, Term, quoted, said
+from menura.views.expressions import Scope
 from menura.views.parsing import MOST_COLUMNS, from_table, input_name, parse, refuse, tables_of
+from menura.views.terms import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Term, quoted, said
 
 _ALIAS = re.compile(r"[a-z][a-z0-9_]{0,62}")
 AGGREGATES: dict[type, str] = {exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}

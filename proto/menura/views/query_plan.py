@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from menura.views.definition import Column, InputName, Shape
-from menura.views.expressions import DOUBLE, FLOAT, MOST_CHARS, NOTHING, Term, quoted, type_word
+from menura.views.expressions import MOST_CHARS
 from menura.views.parsing import MOST_COLUMNS, input_name, refuse, table_of
 from menura.views.plan import alias_of, named
 from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation
 from menura.views.scheduled import read_scheduled
+from menura.views.terms import DOUBLE, FLOAT, NOTHING, Term, quoted, type_word
 
 MOST_LIMIT = 10_000_000
 _CLAUSES = {
@@ -85,7 +86,8 @@ def plan_query(sql: str, shapes: Mapping[InputName, Shape]) -> QueryPlan:
         refuse("the text is nested too deeply")
     key = _key(text.key, found)
     inputs = tuple((name, reader.columns_of(name)) for name in names)
-    return QueryPlan(text.every_seconds, inputs, found.columns, key, found.sql)
+    columns = tuple(Column(column.name, column.type) for column in found.columns)  # integers of the lake have 64 bits
+    return QueryPlan(text.every_seconds, inputs, columns, key, found.sql)
 
 
 def _key(wanted: tuple[str, ...], found: Relation) -> tuple[str, ...]:
@@ -153,20 +155,20 @@ def _select(reader: Reader, node: exp.Select, outer: QueryScope | None, within: 
     scope, source = _from(reader, node, outer, within)
     where = node.args.get("where")
     if where is not None:
-        source += f" WHERE {scope.truth(where.this).sql}"
+        source += f" WHERE {scope.condition(where.this).sql}"
     items = [_item(each, place, is_whole=is_whole) for place, each in enumerate(node.expressions)]
     if not 0 < len(items) <= MOST_COLUMNS:
         refuse(f"a query has 1 to {MOST_COLUMNS} columns", node)
     group, having = node.args.get("group"), node.args.get("having")
     texts: list[str] = []
-    if group is not None or having is not None or any(scope.has_aggregate(value) for _, value in items):
+    if group is not None or having is not None or any(reader.has_aggregate(value) for _, value in items):
         texts = _grouped(group, scope, dict(items))
         scope = replace(scope, grouped=frozenset(texts))
         source += f" GROUP BY {', '.join(texts)}" if texts else ""
     if having is not None:
-        source += f" HAVING {scope.truth(having.this).sql}"
+        source += f" HAVING {scope.condition(having.this).sql}"
     terms = [replace(scope, has_windows=True).term(value) for _, value in items]
-    columns = tuple(Column(name, term.type) for (name, _), term in zip(items, terms, strict=True))
+    columns = tuple(Column(name, term.type, term.digits) for (name, _), term in zip(items, terms, strict=True))
     _check_columns(columns, node, is_whole=is_whole)
     chosen = ", ".join(f"{_cast(term)} AS {quoted(name)}" for (name, _), term in zip(items, terms, strict=True))
     distinct = node.args.get("distinct")
@@ -226,7 +228,9 @@ def _from(reader: Reader, node: exp.Select, outer: QueryScope | None, within: Wi
         text += f" {kind} JOIN {relation.sql} AS {quoted(alias)}"
         on = join.args.get("on")
         if on is not None:
-            text += f" ON {QueryScope.over(reader, both, outer, within).truth(on).sql}"
+            of_both = QueryScope.over(reader, both, outer, within)
+            # of other joins Spark SQL takes NULL NOT IN a sub-query for true
+            text += f" ON {(of_both.condition(on) if kind == 'INNER' else of_both.truth(on)).sql}"
         elif kind != "CROSS":
             refuse("a table is joined ON a condition, or by CROSS JOIN", join.this)
         relations = relations if kind in ("SEMI", "ANTI") else both
@@ -291,8 +295,9 @@ def _set(reader: Reader, node: exp.Expression, outer: QueryScope | None, within:
     scope = QueryScope.over(reader, {}, None, {})
     columns = []
     for one, other in zip(left.columns, right.columns, strict=True):
-        _, type_ = scope.unified([Term("", one.type), Term("", other.type)], node)
-        columns.append(Column(one.name, type_))
+        terms = [Term("", each.type, each.digits) for each in (one, other)]
+        _, term = scope.unified(terms, node)
+        columns.append(Column(one.name, term.type, term.digits))
     _check_columns(tuple(columns), node, is_whole=is_whole)
     if node.args.get("distinct"):
         _check_floats(tuple(columns), node)

@@ -4,7 +4,8 @@ Comes in: a part of sqlglot's tree, and the columns that it may use, of its own 
 a `Term`, or a `ViewRefused` with the place. As in `expressions`, nothing of the user's text is passed on.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -15,9 +16,22 @@ from sqlglot import exp
 from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
 from menura.views.averages import average
 from menura.views.definition import Column, InputName, Shape
-from menura.views.expressions import BOOLEAN, DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Scope, Term, quoted, type_word
+from menura.views.expressions import Scope
 from menura.views.parsing import refuse
 from menura.views.plan import AGGREGATES, Aggregate, summed_type
+from menura.views.terms import (
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INT_DIGITS,
+    INTEGER,
+    NOTHING,
+    UNKNOWN,
+    Term,
+    quoted,
+    said,
+    type_word,
+)
 
 #: queries in each other, and what all of them read
 MOST_QUERIES_DEEP, MOST_TABLES = 8, 16
@@ -54,7 +68,11 @@ class Reader:
         self.shapes = shapes
         self.query = query
         self.steps = count()
+        #: parts of conditions of which NULL is as good as false
+        self.conditions: dict[int, exp.Expression] = {}
         self._used: dict[InputName, set[str]] = {name: set() for name in names}
+        self._aggregates: dict[int, tuple[exp.Expression, bool]] = {}
+        self._windows: dict[int, tuple[exp.Expression, bool]] = {}
         self._within = count()
         self._deep = 0
 
@@ -65,6 +83,19 @@ class Reader:
             refuse("queries are nested too deeply", node)
         yield
         self._deep -= 1
+
+    def has_aggregate(self, node: exp.Expression) -> bool:
+        """Whether there is one of the query itself: neither a sub-query's, nor a window's own."""
+        if id(node) not in self._aggregates:
+            is_found = type(node) in AGGREGATES or any(map(self.has_aggregate, _inner(node)))
+            self._aggregates[id(node)] = (node, is_found)
+        return self._aggregates[id(node)][1]
+
+    def has_window(self, node: exp.Expression) -> bool:
+        if id(node) not in self._windows:
+            is_found = isinstance(node, exp.Window) or any(map(self.has_window, node.iter_expressions()))
+            self._windows[id(node)] = (node, is_found)
+        return self._windows[id(node)][1]
 
     def new_name(self) -> str:
         return f"w{next(self._within)}"
@@ -89,6 +120,10 @@ class QueryScope(Scope):
     #: of a query with groups the texts of what they are by: other columns stand within aggregates alone
     grouped: frozenset[str] | None = None
     has_windows: bool = False
+    #: takes the columns that sub-queries name, where it is what stands around them
+    named: list[tuple[str, exp.Column]] | None = None
+    #: the sub-queries that were read, and what columns of this query they name
+    queries: dict[Hashable, tuple[exp.Expression, Relation, list[tuple[str, exp.Column]]]] = field(default_factory=dict)
 
     @classmethod
     def over(
@@ -115,25 +150,40 @@ class QueryScope(Scope):
         wanted = node.name.lower()
         return any(column.name.lower() == wanted for columns in self.columns.values() for column in columns)
 
-    def has_aggregate(self, node: exp.Expression) -> bool:
-        """Whether there is one of this query: neither a sub-query's, nor a window's own."""
-        if isinstance(node, exp.Query):
-            return False
-        if isinstance(node, exp.Window):
-            inner = [*node.this.iter_expressions(), *node.args.get("partition_by", ()), node.args.get("order")]
-            return any(self.has_aggregate(each) for each in inner if isinstance(each, exp.Expression))
-        return type(node) in AGGREGATES or any(self.has_aggregate(each) for each in node.iter_expressions())
+    def number(self, node: exp.Expression) -> Hashable:
+        """What a part becomes depends on whether it is within groups, may have windows, and may name columns around."""
+        return id(node), self.grouped is not None, self.has_windows, self.outer is not None
+
+    def condition(self, node: exp.Expression) -> Term:
+        """Of WHERE, HAVING, INNER JOIN or CASE, where NULL is as good as false."""
+        self._note_conditions(node)
+        return self.truth(node)
+
+    def _note_conditions(self, node: exp.Expression) -> None:
+        """So are parts of it that AND and OR join, and these with NOT."""
+        node = _bare(node)
+        if isinstance(node, exp.And | exp.Or):
+            self._note_conditions(node.this)
+            self._note_conditions(node.expression)
+        else:
+            inner = _bare(node.this) if isinstance(node, exp.Not) else node
+            self.reader.conditions[id(inner)] = inner
 
     def column(self, node: exp.Column) -> Term:
         if self.outer is not None and not self.has(node):
             return self.outer.column(node)
         found = Scope.column(self, node)
-        if self.grouped is not None and found.sql not in self.grouped:
-            refuse(f"{node.name} is neither grouped by nor within an aggregate", node)
+        if self.named is not None:
+            self.named.append((found.sql, node))
+        self._check_grouped(found.sql, node)
         return found
 
+    def _check_grouped(self, sql: str, node: exp.Column) -> None:
+        if self.grouped is not None and sql not in self.grouped:
+            refuse(f"{node.name} is neither grouped by nor within an aggregate", node)
+
     def read(self, node: exp.Expression) -> Term:
-        if self.grouped and not isinstance(node, exp.Column | exp.Literal) and not self.has_aggregate(node):
+        if self.grouped and not isinstance(node, exp.Column | exp.Literal) and not self.reader.has_aggregate(node):
             found = self._ungrouped(node)
             if found is not None and found.sql in self.grouped:
                 return found
@@ -148,14 +198,17 @@ class QueryScope(Scope):
         if isinstance(node, exp.Exists):
             return self._exists(node)
         if isinstance(node, exp.Subquery):
-            value, type_ = self._one_column(node)
-            return Term(f"({value.sql})", type_)
+            value = self._one_column(node)
+            return Term(f"({value.sql})", value.columns[0].type, value.columns[0].digits)
         if isinstance(node, exp.In) and node.args.get("query"):
             return self._in_query(node)
+        if isinstance(node, exp.Case) and node.this is None:
+            for branch in node.args["ifs"]:
+                self._note_conditions(branch.this)
         return Scope.read(self, node)
 
     def _ungrouped(self, node: exp.Expression) -> Term | None:
-        if node.find(exp.Window):
+        if self.reader.has_window(node):
             return None
         return self._plain().term(node)
 
@@ -163,25 +216,42 @@ class QueryScope(Scope):
         """The same rows, without groups and windows."""
         return replace(self, grouped=None, has_windows=False)
 
-    def _one_column(self, node: exp.Expression) -> tuple[Relation, str]:
-        """Of a sub-query that gives values, and their type."""
-        found = self.reader.query(self.reader, node, self, self.within)
+    def _sub_query(self, node: exp.Expression) -> Relation:
+        """Read once, whether its value stands within groups or not."""
+        number = id(node), self.outer is not None
+        if number not in self.queries:
+            named: list[tuple[str, exp.Column]] = []
+            found = self.reader.query(self.reader, node, replace(self._plain(), named=named), self.within)
+            self.queries[number] = (node, found, named)
+        _, found, named = self.queries[number]
+        for sql, column in named:
+            self._check_grouped(sql, column)
+        return found
+
+    def _one_column(self, node: exp.Expression) -> Relation:
+        """Of a sub-query that gives values."""
+        found = self._sub_query(node)
         if len(found.columns) != 1:
             refuse("a sub-query stands for a value, and has several columns", node)
-        return found, found.columns[0].type
+        return found
 
     def _exists(self, node: exp.Exists) -> Term:
         query = node.this
         if isinstance(query, exp.Select) and query.is_star:  # its columns are of no matter
-            query = query.copy()
             query.set("expressions", [exp.Literal.number(1)])
-        found = self.reader.query(self.reader, query, self, self.within)
-        return Term(f"EXISTS ({found.sql})", BOOLEAN)
+        return Term(f"EXISTS ({self._sub_query(query).sql})", BOOLEAN)
 
     def _in_query(self, node: exp.In) -> Term:
+        if id(node) not in self.reader.conditions:
+            refuse(
+                "IN with a sub-query stands where Spark SQL takes what is NULL by it for true or false",
+                node,
+                "Have it as a condition of WHERE, HAVING, INNER JOIN or CASE WHEN, within AND and OR alone",
+            )
         value = self.term(node.this)
-        found, type_ = self._one_column(node.args["query"])
-        inner = Term(f"{OWN}.{quoted(found.columns[0].name)}", type_)
+        found = self._one_column(node.args["query"])
+        column = found.columns[0]
+        inner = Term(f"{OWN}.{quoted(column.name)}", column.type, column.digits)
         texts, _ = self.unified([value, inner], node)
         return Term(f"({texts[0]} IN (SELECT {texts[1]} FROM ({found.sql}) AS {OWN}))", BOOLEAN)  # noqa: S608
 
@@ -208,7 +278,7 @@ class QueryScope(Scope):
         if term.type == NOTHING:
             refuse(f"{kind} of NULL has no type", node)
         if kind in (Aggregate.MIN, Aggregate.MAX):
-            return Term(f"{kind}({term.sql}){over}", term.type)
+            return Term(f"{kind}({term.sql}){over}", term.type, term.digits)
         return self._sum(kind, term, node, over)
 
     def _sum(self, kind: Aggregate, term: Term, node: exp.Expression, over: str) -> Term:
@@ -250,18 +320,19 @@ class QueryScope(Scope):
         if kind in AGGREGATES:
             return self._aggregate(node, over)
         if kind in _RANKS and not node.expressions:
-            return Term(f"{_RANKS[kind]}(){over}", INTEGER)
+            return Term(f"{_RANKS[kind]}(){over}", INTEGER, INT_DIGITS)
         if kind in _ENDS:
             found = self.term(node.this)
-            return Term(f"{_ENDS[kind]}({found.sql}){over}", found.type)
+            return Term(f"{_ENDS[kind]}({found.sql}){over}", found.type, found.digits)
         if kind not in _NEIGHBOURS:
             refuse(f"{node.sql_name() if isinstance(node, exp.Func) else kind.__name__} is not among the windows", node)
         offset, default = node.args.get("offset"), node.args.get("default")
         rows = 1 if offset is None else _rows(offset)
-        values = [node.this] if default is None else [node.this, default]
-        texts, type_ = self.together(values)
-        more = f", {texts[1]}" if default is not None else ""
-        return Term(f"{_NEIGHBOURS[kind]}({texts[0]}, {rows}{more}){over}", type_)
+        found = self.term(node.this)
+        if found.type == NOTHING:
+            refuse(f"{_NEIGHBOURS[kind]} of NULL has no type", node)
+        more = f", {_default(found, self.term(default), default)}" if default is not None else ""
+        return Term(f"{_NEIGHBOURS[kind]}({found.sql}, {rows}{more}){over}", found.type, found.digits)
 
     @staticmethod
     def direction(node: exp.Expression) -> str:
@@ -270,6 +341,33 @@ class QueryScope(Scope):
             refuse("ORDER BY has values with ASC or DESC alone", node)
         nulls = "FIRST" if node.args.get("nulls_first") else "LAST"
         return f"{'DESC' if node.args.get('desc') else 'ASC'} NULLS {nulls}"
+
+
+def _bare(node: exp.Expression) -> exp.Expression:
+    """Without parentheses."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _inner(node: exp.Expression) -> Iterator[exp.Expression]:
+    """The parts of the same query that a value is computed from, but for a window's function itself."""
+    if isinstance(node, exp.Window):
+        yield from node.this.iter_expressions()
+        yield from node.args.get("partition_by") or ()
+        yield from (each for each in (node.args.get("order"),) if each is not None)
+    elif not isinstance(node, exp.Query):
+        yield from node.iter_expressions()
+
+
+def _default(of: Term, default: Term, node: exp.Expression) -> str:
+    """Of lag and lead, whose type is that of their value; Spark SQL casts the default to it."""
+    if default.type in (of.type, NOTHING, UNKNOWN) or of.type == UNKNOWN:
+        return default.sql
+    held, found = decimal_digits(of.type), default.operand
+    if held is None or found is None or found[1] > held[1] or found[0] - found[1] > held[0] - held[1]:
+        refuse(f"the value is {said(of.type)}, and its default, {said(default.type)}, may not fit: cast it", node)
+    return f"CAST({default.sql} AS {type_word(of.type)})"
 
 
 def _ordered(order: exp.Expression | None) -> Sequence[exp.Expression]:
@@ -301,18 +399,21 @@ def _frame(spec: exp.Expression) -> str:
     kind = str(spec.args.get("kind") or "").upper()
     if kind not in ("ROWS", "RANGE") or spec.args.get("exclude"):
         refuse("the frame of a window is of ROWS or RANGE", spec)
-    begins = _bound(spec, "start", kind)
-    ends = _bound(spec, "end", kind) if spec.args.get("end") else "CURRENT ROW"
+    begins, first = _bound(spec, "start", kind)
+    ends, last = _bound(spec, "end", kind) if spec.args.get("end") else ("CURRENT ROW", 0)
+    if first > last:
+        refuse("the frame of a window ends before it begins", spec)
     return f"{kind} BETWEEN {begins} AND {ends}"
 
 
-def _bound(spec: exp.Expression, name: str, kind: str) -> str:
+def _bound(spec: exp.Expression, name: str, kind: str) -> tuple[str, float]:
+    """Its text, and how many rows behind the current one it is."""
     found: Any = spec.args.get(name)
     side = str(spec.args.get(f"{name}_side") or "").upper()
     if str(found).upper() == "CURRENT ROW":
-        return "CURRENT ROW"
+        return "CURRENT ROW", 0
     if side not in _SIDES or (str(found).upper() != "UNBOUNDED" and kind == "RANGE"):
         refuse("the frame of a window is of rows, or of RANGE between UNBOUNDED and CURRENT ROW", spec)
-    if str(found).upper() == "UNBOUNDED":
-        return f"UNBOUNDED {side}"
-    return f"{_rows(found)} {side}"
+    rows = math.inf if str(found).upper() == "UNBOUNDED" else _rows(found)
+    words = "UNBOUNDED" if rows == math.inf else str(rows)
+    return f"{words} {side}", rows if side == "FOLLOWING" else -rows
