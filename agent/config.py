@@ -200,7 +200,7 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
         raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
     if "tls" in entries and not entries["tls"].is_empty():
         return GatewayConfig(address, _gateway_tls(entries["tls"]))
-    if "identity" in entries or (not is_loopback(host) and _may_be_there(enrolled.path)):
+    if "identity" in entries or _is_there(enrolled.path, unseen=not is_loopback(host)):
         return GatewayConfig(address, enrolled)
     if not is_loopback(host):
         raise GatewayInsecure(
@@ -214,12 +214,12 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
     return GatewayConfig(address, None)
 
 
-def _may_be_there(path: Path) -> bool:
-    """Also where this user may not look: who reads it says why."""
+def _is_there(path: Path, *, unseen: bool) -> bool:
+    """`unseen`: the answer where this user may not look; who reads it then says why."""
     try:
         return path.exists()
     except OSError:
-        return True
+        return unseen
 
 
 def _gateway_tls(entry: Entry) -> TlsFiles:

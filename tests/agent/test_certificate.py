@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from menura.identity import agent_uri
 
+from agent import config
 from agent.certificate import Certificate, read_certificate
 from agent.errors import IdentityUnusable
 from agent.identity import IdentityFile, certificate_for
@@ -136,6 +137,19 @@ def test_identity_when_an_agent_of_before_has_written_it_then_makes_the_request_
     assert file.load().kept_request == b""
     request = x509.load_der_x509_csr(file.load().request())
     assert request.public_key() == x509.load_der_x509_csr(request_of(key)).public_key()
+
+
+def test_configuration_when_the_agent_has_enrolled_then_a_gateway_on_this_host_has_to_know_it_too(
+    tmp_path: Path,
+) -> None:
+    file = IdentityFile(tmp_path / "identity.pem")
+    path = tmp_path / "agent.yaml"
+    path.write_text(
+        f"{{agent: db-1, tenant: acme, gateway: {{address: '127.0.0.1:7070'}}, state_folder: {tmp_path}, remote: {{}}}}"
+    )
+    assert config.load(path).gateway.tls is None
+    written(file)
+    assert config.load(path).gateway.tls == file
 
 
 @pytest.mark.parametrize("wrong", ["key", "nothing", "rsa", "name", "one", "encrypted"])
