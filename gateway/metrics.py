@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from menura.errors import MenuraError
 from menura.health import Health
@@ -114,10 +115,14 @@ class GatewayCollector(Collector):
 
 
 def serving_metrics(
-    listen: str, metrics: GatewayMetrics, health: Health | None = None, further: Iterable[Collector] = ()
+    listen: str,
+    metrics: GatewayMetrics,
+    health: Health | None = None,
+    further: Iterable[Collector] = (),
+    token_file: Path | None = None,
 ) -> AbstractContextManager[str]:
     """Serve while the context lasts; gives the address with the port that it got. Raises `ListenRefused`.
 
-    `further`: what whoever starts the gateway knows of its host.
+    `further`: what whoever starts the gateway knows of its host. `token_file`: see `menura.metrics_port.serving`.
     """
-    return serving([GatewayCollector(metrics), *further], listen, ListenRefused, health)
+    return serving([GatewayCollector(metrics), *further], listen, ListenRefused, health, token_file)

@@ -107,7 +107,9 @@ def _outside(arguments: argparse.Namespace, settings: SinkSettings, status: Sink
             folders = {"scratch": Path(tempfile.gettempdir())}
             folders |= {"lake": Path(settings.lake)} if is_local(settings.lake) else {}
             shown = ends.enter_context(
-                serving_metrics(arguments.metrics, status, settings.landing, folders, status.health())
+                serving_metrics(
+                    arguments.metrics, status, settings.landing, folders, status.health(), arguments.metrics_token_file
+                )
             )
             logger.info("metrics on http://%s/metrics", shown)
         if arguments.api is None:

@@ -75,11 +75,16 @@ class SinkCollector(Collector):
 
 
 def serving_metrics(
-    listen: str, status: SinkStatus, landing: str, folders: Mapping[str, Path], health: Health | None = None
+    listen: str,
+    status: SinkStatus,
+    landing: str,
+    folders: Mapping[str, Path],
+    health: Health | None = None,
+    token_file: Path | None = None,
 ) -> AbstractContextManager[str]:
     """Serve while the context lasts; gives the address with the port that it got. Raises `SinkSettingInvalid`.
 
-    `folders`: of this host, which the sink fills.
+    `folders`: of this host, which the sink fills. `token_file`: see `menura.metrics_port.serving`.
     """
     collectors = [SinkCollector(status, LandingLog(landing)), VolumesCollector(folders)]
-    return serving(collectors, listen, SinkSettingInvalid, health)
+    return serving(collectors, listen, SinkSettingInvalid, health, token_file)

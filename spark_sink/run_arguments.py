@@ -57,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--api-ca", metavar="FILE", type=Path, help=said, default=ca or None)
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
     running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
+    running.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        type=Path,
+        help="with a token that /metrics needs, which it does wherever other machines reach the port",
+    )
     running.add_argument("--traces", metavar="URL", help="send OpenTelemetry traces of changes there, by OTLP/HTTP")
     running.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
     running.add_argument(

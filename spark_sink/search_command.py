@@ -293,4 +293,10 @@ def _add_serve_arguments(serving: argparse.ArgumentParser) -> None:
         "--timeout-seconds", type=float, default=10.0, metavar="N", help="of one search (default: %(default)s)"
     )
     serving.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
+    serving.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        type=Path,
+        help="with a token that /metrics needs, which it does wherever other machines reach the port",
+    )
     serving.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)

@@ -82,7 +82,8 @@ def serve(arguments: argparse.Namespace) -> int:
             follow(tls, context, stop)
         if arguments.metrics:
             collectors = [SearchCollector(service)]
-            at = ends.enter_context(serving(collectors, arguments.metrics, SinkSettingInvalid, service.health))
+            needed = arguments.metrics_token_file
+            at = ends.enter_context(serving(collectors, arguments.metrics, SinkSettingInvalid, service.health, needed))
             print(f"metrics and health on http://{at}", flush=True)
         listener = ends.enter_context(_listener(host, port))
         shown = f"[{host}]" if ":" in host else host

@@ -78,6 +78,13 @@ def run(
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics, /livez and /readyz there.")
     ] = None,
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With a token that /metrics needs, which it does wherever other machines reach the port.",
+        ),
+    ] = None,
     log_format: LogFormatOption = None,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
@@ -107,7 +114,7 @@ def run(
             certificates |= {} if ca is None else {"ca": ca / CERTIFICATE_FILE}
             further = [VolumesCollector(folders), CertificatesCollector(certificates)]
             health = Health(lifeless=pulse.stopped, unready=readiness.reasons)
-            shown = ends.enter_context(serving_metrics(metrics, counted, health, further))
+            shown = ends.enter_context(serving_metrics(metrics, counted, health, further, metrics_token_file))
             typer.echo(f"metrics on http://{shown}/metrics")
         opened = ends.enter_context(closing(open_database(database)))
         authority = None

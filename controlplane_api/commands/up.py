@@ -61,6 +61,10 @@ def up(
     ] = 24,
     gateway_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
     sink_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With a token that both need wherever other machines reach them."),
+    ] = None,
 ) -> None:
     """Run gateway, API and sink until SIGTERM or Ctrl-C; one that dies is restarted."""
     folder = data.absolute()
@@ -79,6 +83,7 @@ def up(
             api_listen,
             gateway_metrics=gateway_metrics,
             sink_metrics=sink_metrics,
+            metrics_token_file=metrics_token_file,
             keep_landing_hours=keep_landing_hours,
             with_sink=sink,
         )
@@ -185,6 +190,7 @@ def _components(
     *,
     gateway_metrics: str | None = None,
     sink_metrics: str | None = None,
+    metrics_token_file: Path | None = None,
     keep_landing_hours: int = 24,
     with_sink: bool,
 ) -> list[Component]:
@@ -193,11 +199,16 @@ def _components(
     for made in (landing, lake, log):
         made.mkdir(exist_ok=True)
     gateway = ["gateway", "run", "--database", database, "--landing", str(landing), "--listen", gateway_listen]
-    gateway += [*agents.arguments, *_metrics(gateway_metrics), "--keep-landing-hours", str(keep_landing_hours)]
+    gateway += [
+        *agents.arguments,
+        *_metrics(gateway_metrics, metrics_token_file),
+        "--keep-landing-hours",
+        str(keep_landing_hours),
+    ]
     token = str(folder / API_TOKEN)
     api = ["api", "run", "--database", database, "--listen", api_listen, "--admin-token-file", token]
     sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake), "--name", local_name(str(lake))]
-    sink += ["--api", f"http://{api_listen}", "--api-token-file", token, *_metrics(sink_metrics)]
+    sink += ["--api", f"http://{api_listen}", "--api-token-file", token, *_metrics(sink_metrics, metrics_token_file)]
     components = [
         Component("gateway", gateway, log / "gateway.log", lambda: _accepts(gateway_listen)),
         Component("API", api, log / "api.log", lambda: _answers(api_listen)),
@@ -206,8 +217,10 @@ def _components(
     return [*components, Component("sink", sink, log / "sink.log", lambda: True)] if with_sink else components
 
 
-def _metrics(listen: str | None) -> list[str]:
-    return [] if listen is None else ["--metrics", listen]
+def _metrics(listen: str | None, token_file: Path | None) -> list[str]:
+    if listen is None:
+        return []
+    return ["--metrics", listen, *([] if token_file is None else ["--metrics-token-file", str(token_file.absolute())])]
 
 
 def _accepts(listen: str) -> bool:

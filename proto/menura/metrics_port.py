@@ -3,6 +3,9 @@
 Comes in: collectors, which are asked in a thread of their own whenever somebody reads, and the process's health. Goes
 out: text; /livez and /readyz answer 200 and "ok", or 503 and a line for each reason. Nothing is durable. Only who wants
 metrics imports this module: it needs the package prometheus-client, which an agent does not have.
+
+Who may read: where other machines reach the port, /metrics needs a token, and without one nothing listens. On loopback
+it needs one where one is given. /livez and /readyz need none: a prober has no secret, and they name no source.
 """
 
 import logging
@@ -13,12 +16,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
+from menura.addresses import is_loopback
 from menura.errors import MenuraError
 from menura.health import Health
+from menura.token_file import KeptToken
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +35,15 @@ _TEXT = "text/plain; charset=utf-8"
 
 @contextmanager
 def serving(
-    collectors: Iterable[Collector], listen: str, refused: type[MenuraError], health: Health | None = None
+    collectors: Iterable[Collector],
+    listen: str,
+    refused: type[MenuraError],
+    health: Health | None = None,
+    token_file: Path | None = None,
 ) -> Iterator[str]:
     """Serve while the context lasts; gives the address with the port that it got. Raises `refused`.
+
+    `token_file`: whose token /metrics needs; it is read again when it changes. While it can't be, nobody is answered.
 
     Beside the collectors' figures stand those that Prometheus's client has of each process: memory, CPU, open files.
     """
@@ -41,13 +53,27 @@ def serving(
         registry.register(collector)
     ProcessCollector(registry=registry)
     known = health or Health()
+    guard = None if token_file is None else _Guard(_kept(token_file, refused))
+    if guard is None and _is_open(host, port):
+        raise refused(
+            "opening the port for metrics",
+            f"{listen!r} can be reached from other machines, which need a token for /metrics",
+            data="Nothing was started",
+            remedy="Give --metrics-token-file FILE, a file with a token that only its owner may read, or listen on"
+            " 127.0.0.1",
+        )
 
     class Asked(BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
 
         def do_GET(self) -> None:
-            status, kind, body = _answer(self.path.partition("?")[0], registry, known)
+            path = self.path.partition("?")[0]
+            shown = self.headers.get("Authorization", "")
+            refusal = guard.refusal(shown) if guard is not None and path == "/metrics" else None
+            status, kind, body = refusal or _answer(path, registry, known)
             self.send_response(status)
+            if status is HTTPStatus.UNAUTHORIZED:
+                self.send_header("WWW-Authenticate", "Bearer")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -72,6 +98,56 @@ def serving(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _kept(file: Path, refused: type[MenuraError]) -> KeptToken:
+    try:
+        return KeptToken(file)
+    except (OSError, ValueError) as unusable:
+        raise refused(
+            "reading the token for metrics",
+            f"{file}: {_why(unusable)}",
+            data="Nothing was started",
+            remedy=f"Put a token alone there, which only its owner may read: openssl rand -hex 24 >{file}; chmod 600"
+            f" {file}",
+        ) from unusable
+
+
+def _why(unusable: OSError | ValueError) -> str:
+    return (isinstance(unusable, OSError) and unusable.strerror) or str(unusable)
+
+
+def _is_open(host: str, port: str) -> bool:
+    """Whether other machines reach it; an address that can't be listened on is said to be that."""
+    return port.isascii() and port.isdigit() and not is_loopback(host)
+
+
+class _Guard:
+    """Of /metrics."""
+
+    def __init__(self, token: KeptToken) -> None:
+        self._token = token
+        #: why nobody is answered, as it was logged last
+        self._told = ""
+
+    def refusal(self, authorization: str) -> tuple[HTTPStatus, str, bytes] | None:
+        try:
+            is_right = self._token.matches(authorization)
+        except (OSError, ValueError) as unusable:
+            self._tell(_why(unusable))
+            return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the token of this port can't be read; its log says why\n"
+        self._told = ""
+        if is_right:
+            return None
+        return HTTPStatus.UNAUTHORIZED, _TEXT, b"/metrics needs the token of --metrics-token-file\n"
+
+    def _tell(self, why: str) -> None:
+        """Once: whoever scrapes comes each few seconds."""
+        if why != self._told:
+            logger.error(
+                "metrics are not shown, since the file of their token can't be used: %s: %s", self._token.file, why
+            )
+        self._told = why
 
 
 def _server(host: str, port: int, asked: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:

@@ -340,6 +340,14 @@ def test_up_when_it_runs_a_sink_then_its_lake_is_expected_before_the_sink_says_a
     listen = ("127.0.0.1:7070", "127.0.0.1:7080")
     *_, sink = up_module._components(tmp_path, *listen, sink_metrics="127.0.0.1:9464", with_sink=True)
     assert list(sink.arguments[-2:]) == ["--metrics", "127.0.0.1:9464"]
+    needs = {
+        "gateway_metrics": "0.0.0.0:9463",
+        "sink_metrics": "0.0.0.0:9464",
+        "metrics_token_file": tmp_path / "token",
+    }
+    gateway, _, guarded = up_module._components(tmp_path, *listen, **needs, with_sink=True)  # type: ignore[arg-type]
+    for each in (gateway, guarded):
+        assert dict(pairwise(each.arguments))["--metrics-token-file"] == str(tmp_path / "token")
     arguments = dict(pairwise(sink.arguments))
     assert arguments["--api"] == "http://127.0.0.1:7080"
     database = open_database(f"sqlite:///{tmp_path}/control.db")

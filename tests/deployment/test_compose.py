@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -63,6 +64,21 @@ def test_file_when_read_then_names_only_what_it_has() -> None:
             assert service["healthcheck"]["test"][0] == "CMD", name
 
 
+def test_services_when_others_reach_their_metrics_then_need_a_token_and_prometheus_has_it() -> None:
+    listening = {
+        name for name, each in SERVICES.items() if any("--metrics=" in str(w) for w in each.get("command", ()))
+    }
+    assert listening == {"gateway-1", "gateway-2", "sink", "search"}
+    for name in (*listening, "prometheus"):
+        assert "metrics-token" in SERVICES[name]["secrets"], name
+    for name in listening:
+        assert "--metrics-token-file=/run/secrets/metrics-token" in SERVICES[name]["command"], name
+    jobs = yaml.safe_load((ROOT / "deployment/prometheus/prometheus.yaml").read_text())["scrape_configs"]
+    for job in jobs:
+        file = "/var/lib/api/api.token" if job["job_name"] == "menura-api" else "/run/secrets/metrics-token"
+        assert job["authorization"] == {"credentials_file": file}, job["job_name"]
+
+
 def test_services_when_read_then_have_no_more_rights_than_they_need() -> None:
     for name, service in SERVICES.items():
         assert service["user"] not in ("", "0", "root", "0:0"), name
@@ -106,6 +122,13 @@ def test_secrets_when_made_twice_then_stay(tmp_path: Path) -> None:
     assert made == {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
     files = {Path(secret["file"]).name for secret in compose_file()["secrets"].values()}
     assert set(made) == files | {"ca.key", ".gitignore"}
+    (tmp_path / "secrets/metrics.token").unlink()  # as an earlier version had it
+    added = make_secrets(script)
+    assert added.returncode == 0 and "metrics.token is new; the others stay as they are" in added.stderr
+    after = {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
+    token = after["metrics.token"]
+    assert len(token) == 48 and token != made["metrics.token"] and after == made | {"metrics.token": token}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "secrets").glob("*.token")} == {0o444}
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "secrets/ca.key").stat().st_mode & 0o777 == 0o600
 

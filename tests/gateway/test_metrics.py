@@ -13,6 +13,7 @@ from tests.exit_codes_page import below
 from tests.gateway.harness import running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import commit_cut, scripted_agent
+from tests.metrics_token import token_file
 
 
 def scraped(address: str) -> dict[str, float]:
@@ -51,6 +52,9 @@ def test_metrics_when_scraped_then_each_figure_of_the_gateway_is_that_of_now(tmp
 
 
 @pytest.mark.parametrize("listen", ["", "nonsense", "127.0.0.1:x", "127.0.0.1:99999", "192.0.2.1:0"])
-def test_metrics_when_the_address_can_not_be_listened_on_then_the_gateway_does_not_start(listen: str) -> None:
-    with pytest.raises(ListenRefused, match="can't be listened on"), serving_metrics(listen, GatewayMetrics()):
+def test_metrics_when_the_address_can_not_be_listened_on_then_the_gateway_does_not_start(
+    listen: str, tmp_path: Path
+) -> None:
+    serving = serving_metrics(listen, GatewayMetrics(), token_file=token_file(tmp_path))
+    with pytest.raises(ListenRefused, match="can't be listened on"), serving:
         raise AssertionError("unreachable")

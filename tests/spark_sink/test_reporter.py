@@ -36,6 +36,7 @@ from spark_sink.work import CutSeen, TableId
 from tests.controlplane_api.callers import made
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.lake_facts import table_of
+from tests.metrics_token import token_file
 from tests.servers import free_port
 from tests.spark_sink.landing import Table, Writer, insert
 from tests.stack import http_client, wait_for
@@ -350,10 +351,10 @@ def test_metrics_when_there_are_many_sources_then_labels_are_bounded_and_none_na
 
 @pytest.mark.parametrize("listen", ["", "nonsense", "127.0.0.1:x", "127.0.0.1:99999", "192.0.2.1:0"])
 def test_metrics_when_the_address_can_not_be_listened_on_then_the_setting_is_refused(
-    listen: str, status: SinkStatus
+    listen: str, status: SinkStatus, tmp_path: Path
 ) -> None:
     with (
         pytest.raises(SinkSettingInvalid, match="can't be listened on"),
-        serving_metrics(listen, status, "landing", {}),
+        serving_metrics(listen, status, "landing", {}, token_file=token_file(tmp_path)),
     ):
         raise AssertionError("unreachable")
