@@ -112,6 +112,8 @@ class KafkaOutput:
         self._began: float | None = None
         #: the first message of a transaction that was refused for good: whose it is, its number, why
         self._refused: tuple[TableId, int, KafkaError] | None = None
+        #: why this producer is of no use any more; what it says of a message then is that, and no reason
+        self._taken: KafkaError | None = None
 
     def position(self) -> Position | None:
         with self._writing():
@@ -143,6 +145,8 @@ class KafkaOutput:
             self._producer.abort_transaction(ANSWER_SECONDS)
         except KafkaException as unable:
             failure.add_note(f"Nor could the transaction be aborted: {unable.args[0].str()}")
+            if unable.args[0].code() in _TAKEN:
+                self._taken = unable.args[0]
 
     def _encoder(self, envelope: Envelope, topics: Mapping[TableId, str]) -> Encodes:
         """A schema that is refused is refused before the transaction begins, but one of former columns."""
@@ -275,6 +279,7 @@ class KafkaOutput:
                 remedy="Give --kafka-option transaction.timeout.ms=MS (of a pipe: in settings), at most the brokers'"
                 " transaction.max.timeout.ms, or export fewer tables by one command",
             )
+        error = self._taken or error
         return (ExportTaken if error.code() in _TAKEN else ExportOutputFailed)(
             _DOING,
             f"{error.name()}: {error.str()}",

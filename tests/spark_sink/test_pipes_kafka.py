@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from spark_sink.errors import ExportOutputFailed, ExportTaken
@@ -17,6 +19,7 @@ from tests.spark_sink.test_export_avro_kafka import TOPIC, Reader, registry
 from tests.spark_sink.test_export_kafka import broker, committed, output
 from tests.spark_sink.test_mysql_tables import DATABASE, expected, rows, target
 from tests.spark_sink.test_pipes import FILES, run, write
+from tests.stack import wait_for
 
 __all__ = ["broker", "held", "registry", "target"]
 
@@ -134,6 +137,34 @@ def test_a_pipe_when_an_export_elsewhere_takes_its_name_then_it_stops_and_does_n
     assert run(monkeypatch, file) == ExportTaken.exit_code
     assert caplog.text.count("EXPORT_TAKEN") == 1 and "stopped" in caplog.text
     assert run(monkeypatch, file) == 0
+
+
+@pytest.mark.needs_setup
+def test_an_export_when_its_producer_knows_that_its_name_is_taken_before_a_message_then_says_so_too(
+    held: Lake, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held.cut((ORDERS, [insert(**row(1)), insert(**row(2))]))
+    name, real, taken = "taken-before", kafka.KafkaOutput._send, list[str]()
+
+    def refuses(producer: Producer) -> bool:
+        try:
+            producer.produce("other", b"")
+        except KafkaException as refused:
+            return bool(refused.args[0].code() == KafkaError._FATAL)
+        return False
+
+    def send(self: kafka.KafkaOutput, *message: Any, **named: Any) -> None:
+        if not taken:
+            taken.append(name)
+            output(broker, name).position()
+            real(self, *message, **named)
+            wait_for("the broker to have refused it", lambda: refuses(self._producer))
+        real(self, *message, **named)
+
+    monkeypatch.setattr(kafka.KafkaOutput, "_send", send)
+    file = write(held, tmp_path, TO_KAFKA.replace("BROKERS", broker.servers).replace('"json"', f'"{name}"'))
+    assert run(monkeypatch, file) == ExportTaken.exit_code
+    assert caplog.text.count("EXPORT_TAKEN") == 1
 
 
 @pytest.mark.needs_setup
