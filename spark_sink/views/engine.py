@@ -1,8 +1,8 @@
 """The SQL engine of views, DuckDB: one connection per piece of work, in memory, with Arrow in and out.
 
 Building a view and following changes use the same engine and the same text (`menura.views.expressions`), so they agree
-on every value. It has one thread, a bound of memory beyond which it writes to a scratch folder, and no way to a file,
-a network or an extension, whatever a view's text says.
+on every value. It has one thread, a bound of memory beyond which it writes to a scratch folder, which has one too, and
+no way to a file, a network or an extension, whatever a view's text says.
 """
 
 import tempfile
@@ -18,6 +18,8 @@ from menura.views.terms import quoted
 from spark_sink.errors import ViewNotComputed
 
 MEMORY_BYTES = 1 << 30
+#: of what is written to the scratch folder
+SCRATCH_BYTES = 64 << 30
 _SETTINGS = {
     "threads": "1",
     "autoinstall_known_extensions": "false",
@@ -30,8 +32,10 @@ _SETTINGS = {
 class Engine:
     """Tables by name, and SQL over them."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, room: str) -> None:
+        """`room`: what an error says that it has."""
         self._connection = connection
+        self._room = room
         #: why rows that somebody has put could not be read
         self._unread: Exception | None = None
 
@@ -81,34 +85,39 @@ class Engine:
                 raise unread from failed
             if not isinstance(failed, duckdb.Error):
                 raise
-            raise _not_computed(failed) from failed
+            raise _not_computed(failed, self._room) from failed
 
     def number(self, query: str) -> int:
         return int(self.table(query).column(0)[0].as_py() or 0)
 
 
 @contextmanager
-def engine(memory_bytes: int = MEMORY_BYTES) -> Iterator[Engine]:
+def engine(memory_bytes: int = MEMORY_BYTES, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Engine]:
     with tempfile.TemporaryDirectory(prefix="menura-view-") as scratch:
         settings: dict[str, str | bool | int | float | list[str]] = {
             **_SETTINGS,
             "memory_limit": f"{memory_bytes >> 20}MiB",
             "temp_directory": scratch,
+            "max_temp_directory_size": f"{scratch_bytes >> 20}MiB",
         }
         connection = duckdb.connect(":memory:", config=settings)
         try:
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
-            yield Engine(connection)
+            room = f"{memory_bytes >> 20} MiB of memory at once, or than {scratch_bytes >> 20} MiB on disk"
+            yield Engine(connection, room)
         finally:
             connection.close()
 
 
-def _not_computed(failed: duckdb.Error) -> ViewNotComputed:
+def _not_computed(failed: duckdb.Error, room: str) -> ViewNotComputed:
     kind = type(failed).__name__
+    found = f"the engine says {kind}" + (": a value is beyond its type" if kind in _BEYOND else "")
+    if isinstance(failed, duckdb.OutOfMemoryException):
+        found = f"it needs more than {room}"
     return ViewNotComputed(
         "computing a view's rows",
-        f"the engine says {kind}" + (": a value is beyond its type" if kind in _BEYOND else ""),
+        found,
         data="The view stays at its last version; tables and other views go on",
         remedy="Change the view's text, e.g. cast to a wider type, or mend the row in its source",
     )

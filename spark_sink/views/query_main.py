@@ -1,9 +1,10 @@
 """A process that computes one query over tables that it is given, and can do nothing else.
 
 Comes in, on standard input: a line of JSON with the query and bounds, then each table as an Arrow IPC stream. Goes out,
-on standard output: a line of JSON, {"rows": n} or {"error": CLASS}, and after rows these as an Arrow IPC stream. It is
-run from its source (`query_process`), without an environment, in a folder of its own for what memory does not hold,
-and imports nothing of this package. It ends when its input does: whoever started it has gone then.
+on standard output: a line of JSON, {"rows": n} or {"error": CLASS}, and after rows these as an Arrow IPC stream, in
+messages of a bounded size. It is run from its source (`query_process`), without an environment, in a folder of its own
+for what memory does not hold, and imports nothing of this package. It ends when its input does: whoever started it has
+gone then.
 
 The query is text that `menura.views.query_plan` has written. Should it ever be more, the engine has no way to a file,
 an extension or a setting, and the process has neither credentials nor more memory, time or disk than its bounds.
@@ -15,6 +16,7 @@ import resource
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +26,10 @@ import pyarrow as pa
 #: beside the engine's: of the interpreter, of libraries, and of rows as Arrow has them
 OTHER_MEMORY_BYTES = 3 << 30
 _NICENESS = 10
-_BATCH_ROWS = 65_536
+#: of a reader's batch; and of a message that has more rows than one
+_BATCH_ROWS, _MESSAGE_BYTES = 65_536, 16 << 20
+#: functions that give the bytes of values which have no fixed size
+_SIZES = {"VARCHAR": "strlen", "BLOB": "octet_length"}
 
 
 def main() -> None:
@@ -41,20 +46,49 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(given,), daemon=True).start()
     try:
         connection.execute("SET lock_configuration = true")
-        connection.execute(f"CREATE TEMP TABLE found AS {task['sql']}")
-        rows = connection.execute("SELECT count(*) FROM found").fetchall()[0][0]
+        most = f"LIMIT {task['most_rows'] + 1}"  # no more are computed than tell that there are too many
+        connection.execute(f"CREATE TEMP TABLE found AS SELECT * FROM ({task['sql']}) {most}")  # noqa: S608
+        rows, size, wrong = _measured(connection, task)
     except (duckdb.Error, MemoryError) as failed:
         _say(gives, {"error": type(failed).__name__})
         return
-    if rows > task["most_rows"]:
-        _say(gives, {"error": "TooManyRows"})
+    if wrong:
+        _say(gives, {"error": wrong})
         return
     _say(gives, {"rows": rows})
-    found = connection.sql("SELECT * FROM found").to_arrow_reader(_BATCH_ROWS)
+    of_batch = min(_BATCH_ROWS, max(1, _MESSAGE_BYTES * rows // max(1, size)))
+    found = connection.sql("SELECT * FROM found").to_arrow_reader(of_batch)
     with pa.ipc.new_stream(gives, found.schema) as writer:
         for batch in found:
-            writer.write_batch(batch)
+            for part in _parts(batch):
+                writer.write_batch(part)
     gives.flush()
+
+
+def _measured(connection: duckdb.DuckDBPyConnection, task: dict[str, Any]) -> tuple[int, int, str]:
+    """How many rows there are, how many bytes, and which bound they are beyond."""
+    types = connection.execute("SELECT column_name, column_type FROM (DESCRIBE found)").fetchall()
+    names = [(name.replace('"', '""'), type_) for name, type_ in types]
+    sizes = [f'coalesce({_SIZES[type_]}("{name}"), 0)' for name, type_ in names if type_ in _SIZES]
+    fixed = 16 * len(names)
+    row = " + ".join([str(fixed), *sizes])
+    query = f"SELECT count(*), coalesce(max({row}), 0), CAST(coalesce(sum({row}), 0) AS BIGINT) FROM found"  # noqa: S608
+    rows, largest, size = connection.execute(query).fetchall()[0]
+    if rows > task["most_rows"]:
+        return rows, size, "TooManyRows"
+    if largest > task["row_bytes"]:
+        return rows, size, "RowTooLarge"
+    return rows, size, "TooManyBytes" if size > task["result_bytes"] else ""
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Each of a row, or of a message that is not large."""
+    if batch.num_rows <= 1 or batch.nbytes <= _MESSAGE_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
 
 
 def _engine(task: dict[str, Any]) -> duckdb.DuckDBPyConnection:

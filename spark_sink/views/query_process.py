@@ -28,6 +28,8 @@ from spark_sink.errors import ViewNotComputed
 #: what libraries need to do the same everywhere
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 _MOST_LINE_BYTES = 1 << 16
+#: of a stream and of a message beside its values
+_STREAM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Bounds:
     seconds: int = 300
     rows: int = 10_000_000
     result_bytes: int = 4 << 30
+    row_bytes: int = 128 << 20
 
 
 BOUNDS = Bounds()
@@ -104,6 +107,8 @@ def _send(to: IO[bytes], sql: str, tables: Mapping[str, pa.RecordBatchReader], b
         "scratch_bytes": bounds.scratch_bytes,
         "seconds": bounds.seconds,
         "most_rows": bounds.rows,
+        "result_bytes": bounds.result_bytes,
+        "row_bytes": bounds.row_bytes,
     }
     with _writing():
         to.write(json.dumps(task).encode() + b"\n")
@@ -141,16 +146,42 @@ def _rows(of: IO[bytes], bounds: Bounds) -> pa.RecordBatchReader:
     said = json.loads(line)
     if "error" in said:
         raise _not_computed(_REASONS.get(said["error"], f"the engine says {said['error']}").format(**_words(bounds)))
+    if not isinstance(said.get("rows"), int) or not 0 <= said["rows"] <= bounds.rows:
+        raise _Gone
     try:
-        rows = pa.ipc.open_stream(of)
+        rows = pa.ipc.open_stream(_Bounded(of, bounds))
     except (OSError, pa.ArrowException) as broken:
         raise _Gone from broken
-    return pa.RecordBatchReader.from_batches(rows.schema, _bounded(rows, said["rows"], bounds))
+    return pa.RecordBatchReader.from_batches(rows.schema, _counted(rows, said["rows"]))
 
 
-def _bounded(rows: pa.RecordBatchReader, count: int, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+class _Bounded:
+    """The process's answer as a file, of which no part is read, and no memory taken, that is beyond a bound.
+
+    Whoever reads a stream asks for a message's head, and then for as many bytes as that says.
+    """
+
+    closed = False
+
+    def __init__(self, of: IO[bytes], bounds: Bounds) -> None:
+        self._of = of
+        self._bounds = bounds
+        self._left = bounds.result_bytes + _STREAM_BYTES
+
+    def read(self, size: int) -> bytes:
+        if size > self._bounds.row_bytes + _STREAM_BYTES:
+            raise _not_computed(_REASONS["RowTooLarge"].format(**_words(self._bounds)))
+        if size > self._left:
+            raise _not_computed(_REASONS["TooManyBytes"].format(**_words(self._bounds)))
+        self._left -= size
+        return self._of.read(size)
+
+    def close(self) -> None:
+        """The pipe is closed by who has opened it."""
+
+
+def _counted(rows: pa.RecordBatchReader, count: int) -> Iterator[pa.RecordBatch]:
     """As many rows as were said: where the process is killed between two batches, the stream just ends."""
-    left = bounds.result_bytes
     while True:
         try:
             batch = rows.read_next_batch()
@@ -162,9 +193,8 @@ def _bounded(rows: pa.RecordBatchReader, count: int, bounds: Bounds) -> Iterator
         except (OSError, pa.ArrowException) as broken:
             raise _Gone from broken
         count -= batch.num_rows
-        left -= batch.nbytes
-        if left < 0:
-            raise _not_computed(f"its rows have more than {bounds.result_bytes >> 20} MiB")
+        if count < 0:
+            raise _Gone
         yield batch
 
 
@@ -173,6 +203,8 @@ def _words(bounds: Bounds) -> dict[str, str]:
         "memory": f"{bounds.memory_bytes >> 20} MiB",
         "scratch": f"{bounds.scratch_bytes >> 20} MiB",
         "rows": f"{bounds.rows:,}",
+        "result": f"{bounds.result_bytes >> 20} MiB",
+        "row": f"{bounds.row_bytes >> 20} MiB",
     }
 
 
@@ -181,6 +213,8 @@ _REASONS = {
     "OutOfMemoryException": _MEMORY,
     "MemoryError": _MEMORY,
     "TooManyRows": "it has more than {rows} rows",
+    "TooManyBytes": "its rows have more than {result}",
+    "RowTooLarge": "one of its rows has more than {row}",
     "ConversionException": "a value is beyond its type",
     "OutOfRangeException": "a value is beyond its type",
     "InvalidInputException": "the engine says InvalidInputException, e.g. where a sub-query that stands for a value has"

@@ -63,7 +63,7 @@ def _recompute(lake: str, work: ViewWork, bounds: Bounds, *, is_lost: bool) -> V
         version = version_of(table, reached, None, AT_ONCE, opened)
         return replace(version, computed_us=_computed_us(table), cuts=reached.cuts)
     marks = {name: found.mark for name, found in inputs.items()}
-    with engine() as sql:
+    with engine(scratch_bytes=bounds.scratch_bytes) as sql:
         if reached is not None and is_there and is_same(reached, marks):
             _keep_nothing(sql, shape)
         else:

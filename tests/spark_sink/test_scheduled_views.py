@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.views import maintain, query_process, recompute, view_table
-from spark_sink.views.engine import engine
+from spark_sink.views.engine import Engine, engine
 from spark_sink.views.maintain import ViewWork
 from spark_sink.views.query_process import Bounds, computed
 from tests.servers import ROOT
@@ -272,6 +273,23 @@ def test_a_query_when_its_process_is_killed_then_its_view_says_so_and_goes_on_at
     assert world.held("whole") == expected(world, "whole")
 
 
+def test_a_recomputation_when_it_compares_rows_then_its_engine_has_no_more_room_than_its_query(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    real = recompute.engine
+
+    def noted(*, scratch_bytes: int) -> AbstractContextManager[Engine]:
+        seen.append(scratch_bytes)
+        return real(scratch_bytes=scratch_bytes)
+
+    monkeypatch.setattr(recompute, "engine", noted)
+    world.views = {"unions": scheduled("unions")}
+    bounded(world, Bounds(scratch_bytes=123 << 20))
+    assert turned(world) == {"unions": ("following", "")}
+    assert seen == [123 << 20]
+
+
 def numbers(rows: int) -> pa.RecordBatchReader:
     return pa.table({"a": pa.array(range(rows), pa.int64())}).to_reader(max_chunksize=1000)
 
@@ -323,16 +341,16 @@ def test_a_process_when_it_is_killed_as_it_gives_rows_then_those_are_not_taken_f
     processes: "list[subprocess.Popen[bytes]]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
-    real = query_process._bounded
+    real = query_process._counted
 
-    def killing(rows: pa.RecordBatchReader, count: int, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-        for batch in real(rows, count, bounds):
+    def killing(rows: pa.RecordBatchReader, count: int) -> Iterator[pa.RecordBatch]:
+        for batch in real(rows, count):
             yield batch
             given.append(batch.num_rows)
             processes[-1].kill()
             processes[-1].wait()
 
-    monkeypatch.setattr(query_process, "_bounded", killing)
+    monkeypatch.setattr(query_process, "_counted", killing)
     tables = {"t0": numbers(100_000), "t1": numbers(30)}
     with (
         pytest.raises(ViewNotComputed, match="SIGKILL"),
