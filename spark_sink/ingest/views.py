@@ -13,101 +13,38 @@ schedule has its turn once it is due, beside the others (`recomputations`), and 
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 from menura.errors import MenuraError
-from menura.instants import now_us
-from menura.lake_report import clipped
 from menura.stores.reasons import reason_of
-from menura.views.definition import (
-    VIEW_SOURCE,
-    InputName,
-    ViewCut,
-    ViewDefinition,
-    ViewRefused,
-    ViewState,
-)
+from menura.views.definition import InputName, ViewDefinition, ViewRefused, ViewState
 from menura.views.reads import inputs_of
-from menura.views.scheduled import every_said, every_seconds_of, is_scheduled
+from menura.views.scheduled import every_seconds_of, is_scheduled
 from pyspark.sql import SparkSession
 
-from spark_sink.errors import (
-    CutBeforeHorizon,
-    CutNotComplete,
-    SinkError,
-    TableNotAtCut,
-    TableNotInLake,
-    ViewInputsNotReady,
-    ViewStorageFailed,
-    ViewTaskLost,
-)
+from spark_sink.errors import SinkError
 from spark_sink.ingest.divided_views import Run, spark_run
 from spark_sink.ingest.recomputations import Recomputations, ViewName
 from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.view_inputs import levels, work_of
+from spark_sink.ingest.view_rounds import ViewRounds
+from spark_sink.ingest.view_standings import LOOK_SECONDS, Standing
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, refused_here, storage_failed
 from spark_sink.ingest.views_file import ViewsFile
-from spark_sink.lake.boundaries import read_boundaries
-from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.records import Records
 from spark_sink.lake.tail import AT_ONCE
-from spark_sink.reading_at import lake_at
-from spark_sink.views.inputs import InputAt
-from spark_sink.views.maintain import ViewVersion, ViewWork, view_table_id
+from spark_sink.views.maintain import ViewVersion, ViewWork
 from spark_sink.views.store_folders import StoreSettings, remove_others
-from spark_sink.work import CutSeen, Outcome, Result, TableId
-
-FIRST_PAUSE_SECONDS = 15.0
-LONGEST_PAUSE_SECONDS = 900.0
-#: between two looks at the definitions' file; and, where no batch comes, at inputs that are not there
-LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 30.0
-
-#: of a state
-MOST_MESSAGE_CHARS = 1000
-
-#: faults that are none of a query's
-_OF_MACHINES = (ViewStorageFailed.code, ViewTaskLost.code)
 
 logger = logging.getLogger("menura.sink")
 
 Tell = Callable[[tuple[ViewState, ...]], None]
 #: is told which views there are, all of them, when others are wanted than before
 Keep = Callable[[Collection[ViewName]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    state: ViewState
-    #: what its last turn was given, and came to; None: it failed
-    work: ViewWork | None = None
-    version: ViewVersion | None = None
-    #: when it is to be tried again after it failed, by the monotonic clock
-    again_at: float = 0.0
-    pause_seconds: float = 0.0
-
-    def is_at_rest(self, definition: ViewDefinition, now: float) -> bool:
-        """Whether it has failed at this text, and is not to be tried yet; one that waits is, as its tables move."""
-        is_same = self.state.digest == definition.digest
-        return is_same and self.state.state == "stopped" and self.again_at > now
-
-    def has_done(self, work: ViewWork) -> bool:
-        """But for its cuts."""
-        done = self.work
-        return done is not None and (done.definition, done.inputs) == (work.definition, work.inputs)
-
-    def is_due(self, digest: str, every_seconds: int) -> bool:
-        """Of a view that is recomputed on a schedule."""
-        if self.state.digest != digest or (self.version is None and not self.state.code):
-            return True
-        if self.state.code:  # one that waits is, as its tables move
-            return self.state.state == "waiting" or self.again_at <= time.monotonic()
-        assert self.version is not None
-        return not 0 <= now_us() - self.version.computed_us < every_seconds * 1_000_000  # a clock may go back
 
 
 class Views:
@@ -127,13 +64,11 @@ class Views:
         keep: Keep = lambda _views: None,
     ) -> None:
         self._lake = lake
-        self._records = records
+        self._rounds = ViewRounds(records, lock)
         self._run = run
-        self._lock = lock
         #: None: nobody has said yet
         self._wanted: tuple[ViewDefinition, ...] | None = None
-        self._standings: dict[ViewName, _Standing] = {}
-        self._round = -1
+        self._standings: dict[ViewName, Standing] = {}
         self._moved = threading.Condition()
         self._is_due = False
         self._stopping = False
@@ -215,18 +150,9 @@ class Views:
         is_free = self._recomputations.running is None
         every = self._every
         return any(
-            self._is_up(each, every[name]) and is_free
-            if name in every
-            else _is_again(each, time.monotonic()) or _is_merge_due(each, now_us())
+            each.is_up(every[name]) and is_free if name in every else each.is_again() or each.is_merge_due()
             for name, each in list(self._standings.items())
         )
-
-    @staticmethod
-    def _is_up(held: _Standing, every_seconds: int) -> bool:
-        """Of a view that is recomputed on a schedule: due, and not tried just now."""
-        if held.state.code:
-            return _is_again(held, time.monotonic())
-        return held.is_due(held.state.digest, every_seconds)
 
     def turn(self) -> None:
         """Give each view that can have one its next version; one turn after the other, whoever asks."""
@@ -252,7 +178,7 @@ class Views:
                 self._note(work, outcome)
         for name in reads.keys() - {name for level in levels(reads) for name in level}:
             self._stop(wanted[name], ViewRefused("the view reads itself, by other views or at once"))
-        self._record(done)
+        self._rounds.record(done, self.states())
         self._recompute_next(wanted, reads)
         self._tell(self.states())
 
@@ -296,7 +222,7 @@ class Views:
         for name in self._recomputations.in_turn(due):
             work = self._work(wanted[name], reads[name])
             if work is not None:
-                self._standings.setdefault(name, _Standing(ViewState(*name, wanted[name].digest, "building")))
+                self._standings.setdefault(name, Standing.building(wanted[name]))
                 if self._finished is not None:
                     self._finished.add(name)
                 self._recomputations.begin(work)
@@ -311,16 +237,16 @@ class Views:
         """What the view's turn is given; None where it has none now."""
         name = (definition.tenant, definition.name)
         held = self._standings.get(name)
-        if held is not None and held.is_at_rest(definition, time.monotonic()):
+        if held is not None and held.is_at_rest(definition):
             return None
         if self._recomputations.running == name:  # by the text that it had
             return None
         try:
-            work = self._inputs(definition, reads)
+            work = work_of(self._lake, definition, reads, self._standings)
         except (SinkError, OSError, DeltaError) as failed:
             self._stop(definition, failed if isinstance(failed, SinkError) else storage_failed(failed))
             return None
-        if held is None or held.state.code or not held.has_done(work) or _is_merge_due(held, now_us()):
+        if held is None or held.state.code or not held.has_done(work) or held.is_merge_due():
             return work
         if name in self._every:  # for its cuts
             return work
@@ -328,68 +254,13 @@ class Views:
         self._standings[name] = replace(held, work=work, state=state)
         return None
 
-    def _inputs(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork:
-        """Raises `SinkError` where they are not there, or not together."""
-        found: list[InputAt] = []
-        cuts: dict[str, ViewCut] = {}
-        for name in reads:
-            if not name.is_view:
-                continue
-            held = self._standings.get((definition.tenant, name.table))
-            if held is None or held.version is None:
-                raise _not_ready(f"the view {name} has no version")
-            for cut in held.state.cuts:
-                if cuts.setdefault(cut.source, cut).cut != cut.cut:
-                    raise _not_ready(f"views that it reads are at different cuts of {cut.source}")
-            table = view_table_id(definition.tenant, name.table)
-            found.append(InputAt(name, table, held.version.changelog_version, held.version.current_version))
-        for source in dict.fromkeys(name.source for name in reads if not name.is_view):
-            tables = [
-                TableId(definition.tenant, *(name.source, name.database, name.table))
-                for name in reads
-                if name.source == source
-            ]
-            at = {(definition.tenant, source): cuts[source].cut} if source in cuts else None
-            try:
-                read = lake_at(self._lake, tables, cuts=at)
-            except (TableNotInLake, CutBeforeHorizon, CutNotComplete, TableNotAtCut) as absent:
-                raise _not_ready(absent.found) from absent
-            cuts[source] = ViewCut(source, read.sources[0].cut, read.sources[0].committed_us)
-            found += [
-                InputAt(
-                    InputName(each.table.source, each.table.database, each.table.table),
-                    each.table,
-                    each.changelog_version,
-                    each.current_version,
-                )
-                for each in read.tables
-            ]
-        return ViewWork(
-            definition, tuple(sorted(found, key=lambda each: each.name)), tuple(cuts[name] for name in sorted(cuts))
-        )
-
     def _note(self, work: ViewWork, outcome: ViewOutcome) -> None:
         definition, version = work.definition, outcome.version
         name = (definition.tenant, definition.name)
         if version is None:
             self._failed(definition, outcome.code, outcome.message)
             return
-        held = self._standings.get(name)
-        before = held.state if held is not None else ViewState(*name, definition.digest, "building")
-        is_followed = name not in self._every
-        state = replace(
-            before,
-            digest=definition.digest,
-            state="following",
-            code="",
-            message=_computed_whole(before, version) if is_followed else _recomputed(version, self._every[name]),
-            cuts=work.cuts if is_followed else version.cuts,
-            version=version.version,
-            rows=version.rows,
-            changes=version.changes if version.is_new else before.changes,
-            applied_at_us=version.computed_us or (now_us() if version.is_new else before.applied_at_us),
-        )
-        self._standings[name] = _Standing(state, work, version)
+        self._standings[name] = self._standing(definition).done(work, version, self._every.get(name, 0))
         if version.is_new:
             logger.info(
                 "view followed view=%s/%s version=%d changes=%d whole=%s cuts=%s",
@@ -400,59 +271,20 @@ class Views:
                 " ".join(f"{cut.source}:{cut.cut}" for cut in work.cuts),
             )
 
+    def _standing(self, definition: ViewDefinition) -> Standing:
+        return self._standings.get((definition.tenant, definition.name)) or Standing.building(definition)
+
     def _stop(self, definition: ViewDefinition, failure: MenuraError) -> None:
         said = refused_here(definition.name, failure) if isinstance(failure, ViewRefused) else failure
         self._failed(definition, failure.code, str(said))
 
     def _failed(self, definition: ViewDefinition, code: str, message: str) -> None:
         name = (definition.tenant, definition.name)
-        held = self._standings.get(name) or _Standing(ViewState(*name, definition.digest, "building"))
-        waits = code == ViewInputsNotReady.code
-        is_new = (held.state.code, held.state.digest) != (code, definition.digest)
-        first, longest = (LOOK_SECONDS, LONGEST_LOOK_SECONDS) if waits else (FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        pause = first if is_new else min(held.pause_seconds * 2, longest)
-        if name in self._every and not waits and code not in _OF_MACHINES:
-            pause = max(pause, float(self._every[name]))
-        state = replace(
-            held.state,
-            digest=definition.digest,
-            state="waiting" if waits else "stopped",
-            code=code,
-            message=clipped(message, MOST_MESSAGE_CHARS),
-        )
-        self._standings[name] = replace(held, state=state, again_at=time.monotonic() + pause, pause_seconds=pause)
-        if is_new:
-            logger.warning("view %s view=%s/%s error=%s", state.state, *name, message)
-
-    def _record(self, done: Sequence[ViewOutcome]) -> None:
-        """A boundary of each tenant's views, of which some have a new version."""
-        for tenant in dict.fromkeys(each.tenant for each in done):
-            with self._lock:
-                if self._round < 0:
-                    self._round = _last_round(self._records)
-                self._round += 1
-                states = [each.state for (of, _), each in self._standings.items() if of == tenant]
-                committed_us = max((cut.committed_us for state in states for cut in state.cuts), default=0)
-                boundary = CutSeen(tenant, VIEW_SOURCE, 0, self._round, 0, now_us(), committed_us, committed_us)
-                outcomes = [
-                    _recorded(each, self._round) for each in done if each.tenant == tenant and each.version is not None
-                ]
-                self._records.record_batch([boundary], outcomes, whole=True)
-
-
-def _computed_whole(before: ViewState, version: ViewVersion) -> str:
-    """Of a view that is followed: why its last version was computed from all rows; empty: it was not, or is new."""
-    if not version.is_new:
-        return before.message if before.state == "following" else ""
-    if not version.whole or before.version <= 0:
-        return ""
-    return clipped(f"Its last version was computed from all rows of its tables: {version.whole}", MOST_MESSAGE_CHARS)
-
-
-def _recomputed(version: ViewVersion, every_seconds: int) -> str:
-    """Of a view that is recomputed on a schedule."""
-    last = datetime.fromtimestamp(version.computed_us // 1_000_000, UTC)
-    return f"It is recomputed every {every_said(every_seconds)}, last at {last:%Y-%m-%d %H:%M:%S} UTC"
+        held = self._standing(definition)
+        after = held.failed(definition, code, message, self._every.get(name, 0))
+        self._standings[name] = after
+        if held.is_new_failure(definition, code):
+            logger.warning("view %s view=%s/%s error=%s", after.state.state, *name, message)
 
 
 def views_of(
@@ -470,58 +302,3 @@ def views_of(
             remove_others(stores, settings.lake, views)
 
     return Views(settings.lake, records, run, lock, tell, file, keep)
-
-
-def _is_again(held: _Standing, now: float) -> bool:
-    return bool(held.state.code) and held.again_at <= now
-
-
-def _is_merge_due(held: _Standing, at_us: int) -> bool:
-    return held.version is not None and 0 < held.version.merge_at_us <= at_us
-
-
-def _recorded(done: ViewOutcome, cut: int) -> Outcome:
-    assert done.version is not None
-    return Outcome(
-        view_table_id(done.tenant, done.name),
-        Result.APPLIED,
-        0,
-        cut,
-        done.version.changes,
-        changelog_version=done.version.changelog_version,
-        current_version=done.version.current_version,
-    )
-
-
-def _last_round(records: Records) -> int:
-    """The highest number that views of any tenant have."""
-    cuts = open_table(records.cuts_folder)
-    tenants = {table.tenant for table in records.table_folders.tables() if table.source == VIEW_SOURCE}
-    found = [read_boundaries(cuts, tenant, VIEW_SOURCE).found for tenant in tenants]
-    return max((each[-1].cut for each in found if each), default=0)
-
-
-def _not_ready(found: str) -> ViewInputsNotReady:
-    return ViewInputsNotReady(
-        "reading a view's inputs",
-        found,
-        data="The view stays at its last version; tables and other views go on",
-        remedy="It goes on by itself once they are there together",
-    )
-
-
-def levels(reads: Mapping[ViewName, Sequence[InputName]]) -> list[list[ViewName]]:
-    """Views whose inputs are tables or views before them; those that read each other in turn are left out.
-
-    >>> b = ("acme", "b")
-    >>> levels({b: [InputName.of_view("a")], ("acme", "a"): [], ("acme", "c"): [InputName.of_view("c")]})
-    [[('acme', 'a')], [('acme', 'b')]]
-    """
-    left = {
-        name: {(name[0], each.table) for each in found if each.is_view} & reads.keys() for name, found in reads.items()
-    }
-    found: list[list[ViewName]] = []
-    while ready := sorted(name for name, above in left.items() if not above & left.keys()):
-        found.append(ready)
-        left = {name: above for name, above in left.items() if name not in ready}
-    return found

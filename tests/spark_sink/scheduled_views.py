@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_sink.ingest import views as ingest_views
+from spark_sink.ingest import view_standings
 from spark_sink.views import recompute
 from tests.spark_sink.view_model import Named, Text
 
@@ -106,6 +106,6 @@ class Clock:
 
 def clock_of(patched: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (ingest_views, recompute):
+    for module in (view_standings, recompute):
         patched.setattr(module, "now_us", clock)
     return clock
