@@ -329,7 +329,7 @@ class ViewStorageFailed(ViewStopped):
 
 
 class ViewTaskLost(ViewStopped):
-    """Spark gave up the tasks that computed a range of the view's rows, e.g. since one's process was killed."""
+    """Spark gave up the tasks that computed the view's rows, or their process beside it ended, e.g. killed."""
 
 
 class ViewUnexpected(ViewStopped):

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from spark_sink.errors import QueryFailed
 from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.cut_log_source import CutLogSource
+from spark_sink.ingest.masters import is_local
 from spark_sink.jars import find_class_archive, find_jars, find_java
 
 #: of this interpreter's compiled modules
@@ -72,10 +73,6 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The JVM plans; the rows are delta-rs's. Without its second compiler a start costs half of the CPU.
 LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS}"
 _REMOTE = {"spark.log.level": "ERROR"}
-
-
-def is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
 
 
 def start_session(master: str = "local[*]", settings: Mapping[str, str] = NO_SETTINGS) -> SparkSession:

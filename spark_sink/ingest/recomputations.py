@@ -1,9 +1,10 @@
 """Views that are recomputed on a schedule: whose turn it is, and its work beside that of views that are followed.
 
 Comes in: the views that are due, and what the turn of one of them is given. Goes out: its outcome, which the driver's
-next round takes. One is computed at a time, in a thread of its own, so that no other view waits for a long query, and
-all of them use one core. Tenants have their turns one after the other, and so have the views of each. Nothing is kept:
-when a view was computed last stands with its version.
+next round takes. On a cluster a turn is a Spark task, elsewhere a process beside Spark (`view_process`). One is
+computed at a time, and a thread here waits for it, so that no other view waits for a long query, and all of them use
+one core. Tenants have their turns one after the other, and so have the views of each. Nothing is kept: when a view was
+computed last stands with its version.
 """
 
 import threading
@@ -20,8 +21,10 @@ ViewName = tuple[str, str]
 class Recomputations:
     """Of one sink. `wake` is called from any thread once there is an outcome."""
 
-    def __init__(self, run: Run, wake: Callable[[], None]) -> None:
+    def __init__(self, run: Run, wake: Callable[[], None], end: Callable[[], None] = lambda: None) -> None:
+        """`end`: has the turn that runs fail at once, where it can."""
         self._run = run
+        self._end = end
         self._wake = wake
         self._lock = threading.Lock()
         self._running: ViewName | None = None
@@ -69,6 +72,10 @@ class Recomputations:
         if self._thread is not None:
             self._thread.join()
         return self.has_outcome
+
+    def stop(self) -> None:
+        """Have the turn that runs end without an outcome."""
+        self._end()
 
     def keep(self, wanted: Collection[ViewName]) -> None:
         """Forget the turns of others."""

@@ -28,9 +28,11 @@ from pyspark.sql import SparkSession
 
 from spark_sink.errors import SinkError
 from spark_sink.ingest.divided_views import Run, spark_run
+from spark_sink.ingest.masters import is_local
 from spark_sink.ingest.recomputations import Recomputations, ViewName
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.view_inputs import levels, work_of
+from spark_sink.ingest.view_process import ViewProcesses, folder_of
 from spark_sink.ingest.view_rounds import ViewRounds
 from spark_sink.ingest.view_standings import LOOK_SECONDS, Standing
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, refused_here, storage_failed
@@ -51,6 +53,7 @@ class Views:
     """Of one sink. `lock`: held while records are written; `tell` is called with all states, from any thread.
 
     `file`: where the definitions are, read again as it changes; without it somebody says which are wanted.
+    `beside`: does turns of views on a schedule, where that is not what does all turns.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Views:
         tell: Tell = lambda _states: None,
         file: ViewsFile | None = None,
         keep: Keep = lambda _views: None,
+        beside: ViewProcesses | None = None,
     ) -> None:
         self._lake = lake
         self._rounds = ViewRounds(records, lock)
@@ -81,7 +85,9 @@ class Views:
         self._kept: Collection[ViewName] | None = None
         #: seconds, of those that are recomputed on a schedule
         self._every: dict[ViewName, int] = {}
-        self._recomputations = Recomputations(run, self.wake)
+        self._recomputations = (
+            Recomputations(run, self.wake) if beside is None else Recomputations(beside, self.wake, beside.end)
+        )
         #: that are not recomputed any more before the end
         self._finished: set[ViewName] | None = None
 
@@ -118,6 +124,8 @@ class Views:
             self.turn()
             while self._recomputations.wait():
                 self.turn()
+        else:
+            self._recomputations.stop()
 
     def states(self) -> tuple[ViewState, ...]:
         return tuple(each.state for each in self._standings.values())
@@ -290,7 +298,7 @@ class Views:
 def views_of(
     session: SparkSession, settings: SinkSettings, records: Records, lock: AbstractContextManager[object], tell: Tell
 ) -> Views:
-    """Those of a sink, whose turns are Spark's tasks."""
+    """Those of a sink, whose turns are Spark's tasks, or of processes beside it where it is on this machine alone."""
     waiting = AT_ONCE if settings.available_now else settings.waiting
     stores = StoreSettings(settings.view_stores) if settings.view_stores else None
     view_settings = ViewSettings(settings.lake, waiting, settings.keep_hours, stores=stores)
@@ -301,4 +309,8 @@ def views_of(
         if stores is not None:
             remove_others(stores, settings.lake, views)
 
-    return Views(settings.lake, records, run, lock, tell, file, keep)
+    beside = None
+    if is_local(session.sparkContext.master or ""):
+        beside = ViewProcesses(view_settings, folder_of(settings.lake, settings.checkpoint))
+        beside.clear()
+    return Views(settings.lake, records, run, lock, tell, file, keep, beside)

@@ -8,15 +8,12 @@ once its time is over, and ends by itself beyond its memory, or when this proces
 """
 
 import json
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from threading import Timer
 from typing import IO
 
 import pyarrow as pa
@@ -24,6 +21,7 @@ from menura.stores.reasons import reason_of
 from menura.stores.store import StoreFailed
 
 from spark_sink.errors import ViewNotComputed
+from spark_sink.views.child_process import started
 
 #: what libraries need to do the same everywhere
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -62,41 +60,17 @@ def computed(
     Raises `ViewNotComputed`, also while rows are read; `StoreFailed`, OSError, DeltaError where a table can't be read.
     """
     with tempfile.TemporaryDirectory(prefix="menura-view-", ignore_cleanup_errors=True) as scratch:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _source()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            cwd=scratch, env=_ENVIRONMENT, start_new_session=True,
-        )  # fmt: skip
-        timer = Timer(bounds.seconds, process.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            _send(process.stdin, sql, tables, bounds)
-            yield _rows(process.stdout, bounds)
-        except _Gone as gone:
-            process.kill()  # where it is still there, what it said was not understood
-            is_late = timer.finished.is_set()
-            raise _not_computed(_ended(process.wait(), bounds, is_late=is_late)) from gone
-        finally:
-            timer.cancel()
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                _close(pipe)
+        command = [sys.executable, "-I", "-c", _source()]
+        with started(command, scratch, _ENVIRONMENT, seconds=bounds.seconds) as child:
+            try:
+                _send(child.given, sql, tables, bounds)
+                yield _rows(child.gives, bounds)
+            except _Gone as gone:
+                raise _not_computed(child.ended()) from gone
 
 
 def _source() -> str:
     return resources.files("spark_sink.views").joinpath("query_main.py").read_text()
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
-            pipe.close()
-    except BrokenPipeError:  # what was not written yet, to a process that is gone
-        pass
 
 
 def _send(to: IO[bytes], sql: str, tables: Mapping[str, pa.RecordBatchReader], bounds: Bounds) -> None:
@@ -220,13 +194,6 @@ _REASONS = {
     "InvalidInputException": "the engine says InvalidInputException, e.g. where a sub-query that stands for a value has"
     " several rows",
 }
-
-
-def _ended(status: int, bounds: Bounds, *, is_late: bool) -> str:
-    if is_late or status == -signal.SIGXCPU:
-        return f"it takes longer than {bounds.seconds} s"
-    said = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"its process ended ({said}), as where it has no memory"
 
 
 def _not_computed(found: str) -> ViewNotComputed:

@@ -68,7 +68,7 @@ def stores_of(settings: StoreSettings, lake: str, view: tuple[str, str]) -> Iter
 
 def _taken(held: ExitStack, settings: StoreSettings, lake: str, view: tuple[str, str]) -> ViewFolder | None:
     try:
-        _be_own(Path(settings.folder))
+        be_own(Path(settings.folder))
         folder = _folder(settings, lake) / _name(view)
         folder.mkdir(parents=True, exist_ok=True)
         return ViewFolder(folder, settings) if held.enter_context(_locked(folder)) else None
@@ -83,7 +83,8 @@ def _warn(folder: str, said: str) -> None:
     logger.warning("folder of views' stores not usable, tables may be scanned folder=%s error=%s", folder, said)
 
 
-def _be_own(root: Path) -> None:
+def be_own(root: Path) -> None:
+    """Have it be there, the user's own; raises OSError where it is somebody else's, or others may write there."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -147,7 +148,7 @@ def remove_others(settings: StoreSettings, lake: str, views: Iterable[tuple[str,
     if not Path(settings.folder).exists():
         return
     try:
-        _be_own(Path(settings.folder))
+        be_own(Path(settings.folder))
         for folder in _folder(settings, lake).glob("*"):
             if folder.name not in wanted:
                 _remove(folder)
