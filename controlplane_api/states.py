@@ -65,6 +65,16 @@ class Stage(StrEnum):
     LAKE = "lake"
 
 
+class AuditOutcome(StrEnum):
+    """What became of what an entry of the audit log tells."""
+
+    DONE = "done"
+    #: who wanted it may not, or it can't be done as it was wanted
+    REFUSED = "refused"
+    #: by a defect of Menura's, or since something that it needs does not answer
+    FAILED = "failed"
+
+
 class Presence(StrEnum):
     """Whether an agent streams to a gateway."""
 

@@ -268,9 +268,11 @@ class ApiClient:
         """Of a view that is not there yet."""
         return self._ask(ViewPlan, "POST", "/view-plans", body=text.body())
 
-    def audit(self, limit: int, *, fleet: bool = False) -> Audit:
+    def audit(self, limit: int, *, text: str = "", outcome: str = "", cursor: str = "", fleet: bool = False) -> Audit:
         path = "/api/v1/audit" if fleet else "/audit"
-        return self._ask(Audit, "GET", path, query={"limit": limit}, of_tenant=not fleet)
+        asked = {"text": text, "outcome": outcome, "cursor": cursor}
+        query = {"limit": limit} | {name: word for name, word in asked.items() if word}
+        return self._ask(Audit, "GET", path, query=query, of_tenant=not fleet)
 
     def releases(self) -> list[ReleaseView]:
         return self._ask(Releases, "GET", "/agent-releases").releases

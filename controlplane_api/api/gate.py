@@ -1,7 +1,8 @@
 """The one place where a request is let through, before anything of its body is read, and then comes to its route.
 
 Comes in: requests. Goes out: those whose caller has what the route needs (`api.roles`), with the caller, and with what
-the audit log shall say of a command: `writing` puts it there in the transaction that carries the command out.
+the audit log shall say of a command: `writing` puts it there in the transaction that carries the command out, and the
+gate where the command has failed, by a defect or since something does not answer.
 What no rule names goes nowhere. Whoever has no role in a tenant gets 404 whether there is one of that name or not.
 Of one tenant `MAX_OF_TENANT` requests are in work at a time, of one caller half of these, from the end of their body to
 the beginning of the answer, in turns of a tenant's callers: a tenant's slow ones take neither the threads nor the
@@ -16,8 +17,9 @@ from urllib.parse import unquote
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
+from menura.errors import MenuraError
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,11 +28,18 @@ from controlplane_api.api.bodies import Bodies, length_of, read_whole
 from controlplane_api.api.dashboard import missing_page
 from controlplane_api.api.guard import READS
 from controlplane_api.api.paths import Command
-from controlplane_api.api.problems import problem_response, unrouted_response
+from controlplane_api.api.problems import FAILURE, problem_response, unrouted_response
 from controlplane_api.api.proxies import client_address
 from controlplane_api.api.roles import ASK_SEARCH_SERVICE, AUDITED, LIVE, NEEDS
 from controlplane_api.api.route_rules import Rule, matching
-from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
+from controlplane_api.errors import (
+    ControlPlaneError,
+    CrossSiteRefused,
+    DatabaseError,
+    RequestInvalid,
+    RoleMissing,
+    TenantUnknown,
+)
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
 from gateway.rate import Rates
@@ -42,6 +51,8 @@ PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
 MAX_BODY_BYTES_OF_NOBODY = 4_096
 #: requests in work; threads, of which some are left to the callers who are not known yet
 MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER, THREADS = 96, 8, 4, 128
+#: of routes whose failures stand in the audit log
+COMMANDS = frozenset({Need.OPERATE, Need.ADMINISTER, Need.ADMINISTER_FLEET})
 #: refusals of one caller that the audit log keeps; of what he reads and of his commands each
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
@@ -129,14 +140,17 @@ class Gate:
             if rule.asks_search_service:
                 await self._app(scope, received, send)
             else:
-                await self._in_turn(owner, scope, received, send)
+                await self._in_turn(owner, rule, scope, received, send)
 
-    async def _in_turn(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _in_turn(self, owner: Owner, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
         """The turn ends when the answer begins, which may go on for an hour."""
         await self._in_work.take(owner)
         is_over = False
+        status = 0
 
         async def send_answer(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
             end()
             await send(message)
 
@@ -150,6 +164,8 @@ class Gate:
             await self._app(scope, receive, send_answer)
         finally:
             end()
+            if status >= 500 and _is_command(rule, scope):
+                await self._record_failure(rule, scope["state"])
 
     async def _admit(self, rule: Rule, named: Mapping[str, str], scope: Scope) -> dict[str, object]:
         """What the route gets. Raises whatever refuses it."""
@@ -183,6 +199,30 @@ class Gate:
                 audit.record(connection, tenant, caller.actor, rule.name, refused=code, found=found)
 
         await run_in_threadpool(record)
+
+    async def _record_failure(self, rule: Rule, state: Mapping[str, object]) -> None:
+        """Of a command that was not carried out, by no fault of who gave it. A database that is away takes none."""
+        command, code = state["command"], str(state.get(FAILURE, MenuraError.code))
+        if not isinstance(command, Command) or not self._refused_commands.of_name(command.caller.actor).try_take():
+            return
+
+        def record() -> None:
+            caller, tenant = command.caller, command.tenant
+            with self._authentication.database.write() as connection:
+                audit.record(
+                    connection, tenant, caller.actor, rule.name, refused=code, failed=True, found=command.found
+                )
+
+        try:
+            await run_in_threadpool(record)
+        except DatabaseError as away:
+            logger.warning("the audit log lacks a command that has failed (%s: %s): %s", rule.name, code, away)
+
+
+def _is_command(rule: Rule, scope: Scope) -> bool:
+    """A plan is none, nor is a sink's report, which comes again and again."""
+    planned = QueryParams(scope["query_string"]).get("dry_run", "").lower() in ("1", "true", "t", "yes", "y", "on")
+    return scope["method"] not in READS and not planned and rule.need in COMMANDS
 
 
 def _check_body(headers: Headers) -> None:

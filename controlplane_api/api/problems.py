@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 MAX_COMPLAINTS = 5
+#: of a request's state: the code of an error that is none of who asks
+FAILURE = "failure"
 _SEE = "See /api/v1/openapi.json for what it takes."
 
 
@@ -61,11 +63,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _defect)
 
 
-async def _known(_request: Request, error: Exception) -> Response:
+async def _known(request: Request, error: Exception) -> Response:
     if not isinstance(error, MenuraError):
         raise error
     if not isinstance(error, ControlPlaneError) or error.status >= 500:
         logger.error("request failed: %s", error)
+        request.scope.setdefault("state", {})[FAILURE] = error.code
     return problem_response(error, errors=error.complaints if isinstance(error, RequestError) else ())
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from controlplane_api.api.views import Agents
+from controlplane_api.api.client import ApiClient
+from controlplane_api.api.views import Agents, Audit, AuditView
 from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
@@ -15,6 +16,7 @@ from controlplane_api.commands.options import (
     AsJson,
     Fleet,
     Tenant,
+    count,
     moment,
     plain,
     put,
@@ -22,6 +24,7 @@ from controlplane_api.commands.options import (
 )
 from controlplane_api.commands.output import document
 from controlplane_api.commands.show import show_agents
+from controlplane_api.states import AuditOutcome
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 audit_app = single_command()
@@ -63,25 +66,42 @@ def revoke(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, 
 
 @audit_app.command()
 def audit(
+    text: Annotated[str, typer.Option("--text", help="Part of who, what, the error's code or what was found.")] = "",
+    outcome: Annotated[AuditOutcome | None, typer.Option("--outcome", help="Only what ended so.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="So many, the newest ones.")] = 50,
     fleet: Fleet = False,
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
 ) -> None:
-    """What was done, by whom, and what was refused, the newest first."""
+    """What was done, by whom, what was refused and what has failed, the newest first."""
     with connect(api, tenant) as client:
-        found = client.audit(limit, fleet=fleet)
+        found = _searched(client, limit, text, "" if outcome is None else outcome.value, fleet=fleet)
     if as_json:
         typer.echo(document(found))
         return
-    table = Grid("AT", "WHO", "WHAT", "REFUSED", "FOUND", folds=["FOUND"], gives_way=["REFUSED"])
+    table = Grid("AT", "WHO", "WHAT", "OUTCOME", "CODE", "FOUND", folds=["FOUND"], gives_way=["CODE", "OUTCOME"])
     for entry in found.entries:
         table.add_row(
             moment(entry.at_us),
             Text(plain(entry.actor)),
             Text(plain(entry.action)),
+            Text(entry.outcome, style="" if entry.outcome is AuditOutcome.DONE else "red"),
             Text(plain(entry.refused), style="red"),
             Text(plain(entry.found)),
         )
-    put(table)
+    searched = [Text(f"{count(found.looked_at)} entries were looked at.", style="dim")] if text or outcome else []
+    put(table, *searched)
+
+
+def _searched(client: ApiClient, limit: int, text: str, outcome: str, *, fleet: bool) -> Audit:
+    """Until there are `limit`, or the log is at its end: the API looks at some thousand entries at a time."""
+    entries: list[AuditView] = []
+    looked_at, cursor = 0, ""
+    while True:
+        page = client.audit(limit - len(entries), text=text, outcome=outcome, cursor=cursor, fleet=fleet)
+        entries += page.entries
+        looked_at += page.looked_at
+        cursor = page.next_cursor or ""
+        if not cursor or len(entries) == limit:
+            return Audit(entries=entries, looked_at=looked_at, next_cursor=page.next_cursor)

@@ -326,11 +326,9 @@ CREATE TABLE audit (
     actor TEXT NOT NULL,
     action TEXT NOT NULL,
     refused TEXT NOT NULL,
-    found TEXT NOT NULL, number BIGINT DEFAULT '0' NOT NULL,
+    found TEXT NOT NULL, number BIGINT DEFAULT '0' NOT NULL, failed BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_audit PRIMARY KEY (id)
 )
---
-CREATE INDEX ix_audit_tenant ON audit (tenant)
 --
 CREATE TABLE gateway (
     name TEXT NOT NULL,
@@ -727,4 +725,6 @@ CREATE INDEX ix_rollout_agent_agent_id ON rollout_agent (agent_id, state)
 --
 CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, group_number)
 --
-INSERT INTO alembic_version VALUES ('0044')
+CREATE INDEX ix_audit_tenant_id ON audit (tenant, id)
+--
+INSERT INTO alembic_version VALUES ('0045')

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from controlplane_api.models.base import Base, Id
@@ -80,7 +80,10 @@ class AuditEntry(Base):
     """What was done or refused about who is who. Rows are only added; the oldest ones go."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "tenant"), Index("ix_audit_tenant_number", "tenant", "number"))
+    __table_args__ = (
+        Index("ix_audit_tenant_id", "tenant", "id"),
+        Index("ix_audit_tenant_number", "tenant", "number"),
+    )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     at_us: Mapped[int]
@@ -93,6 +96,8 @@ class AuditEntry(Base):
     found: Mapped[str]
     #: among the tenant's: 1, 2, 3 of what was done, -1, -2, -3 of what was refused
     number: Mapped[int] = mapped_column(server_default="0")
+    #: `refused` is the code of an error that is no refusal
+    failed: Mapped[bool] = mapped_column(server_default=false())
 
 
 class KeptAnswer(Base):

@@ -31,8 +31,8 @@ def test_audit_when_a_tenant_is_refused_again_and_again_then_only_its_oldest_ref
         audit.record(connection, "acme", "agent b", "open a stream", refused="AGENT_REVOKED", found="6")
         audit.record(connection, "acme", "API", "create token", found="another")
     with database.read() as connection:
-        kept = [row.found for row in audit.newest(connection, "acme", 10)]
-        others = audit.newest(connection, "other", 10)
+        kept = [row.found for row in audit.search(connection, "acme", 10).rows]
+        others = audit.search(connection, "other", 10).rows
     assert kept == ["another", "6", "", "5", "4", "3", "db-1"]
     assert [row.refused for row in others] == ["AGENT_UNKNOWN"]
 

@@ -196,7 +196,7 @@ def test_session_when_a_browser_logs_in_by_a_link_then_it_is_good_once_and_ends_
         api_tokens.revoke(connection, "acme", operator.id, now_us())
     assert code(client.get(FLEET, headers=other)) == "CALLER_UNKNOWN"
     with database.read() as connection:
-        done = [row.action for row in audit.newest(connection, "acme", 100) if not row.refused]
+        done = [row.action for row in audit.search(connection, "acme", 100).rows if not row.refused]
     assert done == ["log out", "log in", "stop tables", "log in", "make a login link"]
 
 
@@ -293,7 +293,7 @@ def test_address_when_a_proxy_tells_it_then_it_counts_if_the_proxy_is_trusted(no
         with serving(database, access=Access(), trusted_proxies=proxies) as url, http_client(url) as client:
             assert ask(client, "198.51.100.7") == 401
     with database.read() as connection:
-        found = [row.actor for row in audit.newest(connection, "acme", 100)][::-1]
+        found = [row.actor for row in audit.search(connection, "acme", 100).rows][::-1]
     assert found == [f"token {admin.id} from {address}" for address in (*told.values(), "127.0.0.1", "127.0.0.1")]
 
 
@@ -367,7 +367,7 @@ def test_audit_when_a_tenant_does_more_than_is_kept_then_only_its_oldest_go(
         many_above(connection, audit.MAX_DONE + 2)
         audit.record(connection, "acme", "a", "start table", found="5")
     with database.read() as connection:
-        kept = [(row.refused, row.found) for row in audit.newest(connection, "acme", 10)]
+        kept = [(row.refused, row.found) for row in audit.search(connection, "acme", 10).rows]
     assert kept == [("", "5"), ("", ""), ("", "4"), ("", "3"), ("ROLE_MISSING", "")]
 
 

@@ -104,7 +104,7 @@ def test_token_when_it_was_used_expired_revoked_or_never_made_then_enrols_nobody
             with pytest.raises(EnrolmentFailed, match=f"TOKEN_REFUSED: .*{words}"):
                 await here.enrol_with(token, "db-2")
         with database.read() as connection:
-            rows = [(row.action, row.refused) for row in audit.newest(connection, "acme", 10)]
+            rows = [(row.action, row.refused) for row in audit.search(connection, "acme", 10).rows]
         assert rows == [("enrol", "TOKEN_REFUSED")] * 4 + [("enrol", "")]  # the unknown one is no tenant's
 
     run(tmp_path, database, scenario)
@@ -411,7 +411,7 @@ def test_ca_when_it_is_not_the_one_that_agents_know_then_the_gateway_does_not_st
     assert second.ca_pem != first.ca_pem
     SqlAuthority(database, tmp_path / "second", timedelta(hours=1))
     with database.read() as connection:
-        told = [(row.actor, row.action) for row in audit.newest(connection, "", 10)]
+        told = [(row.actor, row.action) for row in audit.search(connection, "", 10).rows]
     assert told == [("start of a gateway", "replace the CA"), ("start of a gateway", "make known a CA")]
 
 

@@ -86,7 +86,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 
 def searched(database: Database, tenant: str = "acme") -> list[tuple[str, str, str, str]]:
     with database.read() as connection:
-        rows = audit.newest(connection, tenant, 100)
+        rows = audit.search(connection, tenant, 100).rows
     return [(row.actor, row.action, row.found, row.refused) for row in rows]
 
 

@@ -57,7 +57,7 @@ def names(here: Installation) -> tuple[set[str], set[str], set[str]]:
 
 def audited(here: Installation, tenant: str = "acme") -> list[tuple[str, str]]:
     with here.database.read() as connection:
-        return [(row.action, row.refused) for row in audit.newest(connection, tenant, 100) if row.refused]
+        return [(row.action, row.refused) for row in audit.search(connection, tenant, 100).rows if row.refused]
 
 
 def shown(here: Installation, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Credentials:

@@ -1,11 +1,13 @@
 """Who agents are: tokens that enrol them, their end, whose a source is, and what was done and refused."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from menura.instants import now_us
 from sqlalchemy import Connection
 
 from controlplane_api.api.openapi import refusals
-from controlplane_api.api.pages import Cursor, Limit, page_of, read_cursor
+from controlplane_api.api.pages import Cursor, Limit, page_of, read_cursor, write_cursor
 from controlplane_api.api.paths import AgentName, ControlDatabase, SourceName, TenantName, TokenName
 from controlplane_api.api.requests import AgentCommand, AgentCreate, SourceAssign, TokenCommand, TokenCreate
 from controlplane_api.api.views import AgentChanged, Audit, AuditView, SourceAssigned, TokenCreated, Tokens, TokenView
@@ -13,8 +15,19 @@ from controlplane_api.api.writing import KEYED, Write, WriteSecret
 from controlplane_api.errors import AgentExists, AgentUnknown, CaMissing, TokensTooMany, TokenUnknown
 from controlplane_api.identity import agents, audit, tokens
 from controlplane_api.models import AnyRow
+from controlplane_api.states import AuditOutcome
 
 router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["identities"])
+
+AuditText = Annotated[
+    str,
+    Query(
+        max_length=512,
+        pattern="^[^\\x00]*$",
+        description="Part of who, what, the error's code or what was found; empty: all.",
+    ),
+]
+WantedOutcome = Annotated[AuditOutcome | None, Query(description="What became of it.")]
 
 
 @router.post("/tokens", responses=refusals(CaMissing, TokensTooMany))
@@ -89,20 +102,35 @@ def assign_source(tenant: TenantName, source: SourceName, request: SourceAssign,
 
 
 @router.get("/audit")
-def get_audit(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Audit:
-    """What was done, by whom, and what was refused, the newest first."""
+def get_audit(
+    tenant: TenantName,
+    database: ControlDatabase,
+    text: AuditText = "",
+    outcome: WantedOutcome = None,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Audit:
+    """What was done, by whom, what was refused and what has failed, the newest first.
+
+    One request looks at no more than 5,000 entries: a page may have fewer than `limit`, and a cursor that goes on.
+    """
     with database.read() as connection:
-        return audit_page(connection, tenant, cursor, limit)
+        return audit_page(connection, tenant, text, outcome, cursor, limit)
 
 
-def audit_page(connection: Connection, tenant: str, cursor: str, limit: int) -> Audit:
+def audit_page(
+    connection: Connection, tenant: str, text: str, outcome: AuditOutcome | None, cursor: str, limit: int
+) -> Audit:
     """`tenant`: empty for what is no tenant's."""
     after = read_cursor(cursor, int)
-    found = audit.newest(connection, tenant, limit + 1, None if after is None else int(after[0]))
-    rows, following = page_of(found, limit, lambda row: (row.id,))
+    before = None if after is None else int(after[0])
+    found = audit.search(connection, tenant, limit, text=text, outcome=outcome, before=before)
     fields = ("at_us", "actor", "action", "refused", "found")
-    entries = [AuditView(**{name: getattr(row, name) for name in fields}) for row in rows]
-    return Audit(entries=entries, next_cursor=following)
+    entries = [
+        AuditView(outcome=audit.outcome_of(row), **{name: getattr(row, name) for name in fields}) for row in found.rows
+    ]
+    following = None if found.before is None else write_cursor(found.before)
+    return Audit(entries=entries, looked_at=found.looked_at, next_cursor=following)
 
 
 def _tokens(connection: Connection, tenant: str, cursor: str, limit: int) -> Tokens:

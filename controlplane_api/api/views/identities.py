@@ -3,7 +3,7 @@
 from controlplane_api.api.views.base import View
 from controlplane_api.api.views.problems import ProblemView
 from controlplane_api.identity.callers import Role
-from controlplane_api.states import ConfigurationState
+from controlplane_api.states import AuditOutcome, ConfigurationState
 
 #: of an enrolment token
 MAX_TOKEN_SECONDS = 7 * 86_400
@@ -144,6 +144,7 @@ class AuditView(View):
     at_us: int
     actor: str
     action: str
+    outcome: AuditOutcome
     #: code of the error; empty: it was done
     refused: str
     found: str
@@ -151,7 +152,9 @@ class AuditView(View):
 
 class Audit(View):
     entries: list[AuditView]
-    #: for the next page; null on the last
+    #: entries that were looked at for these, those that do not match included
+    looked_at: int
+    #: for the next page, which may have fewer than `limit` although older ones match; null: there is no older entry
     next_cursor: str | None = None
 
 
