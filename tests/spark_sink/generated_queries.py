@@ -130,12 +130,12 @@ class Generated:
             [
                 f"({one} {choose.choice(['=', '<>', '<', '<=', '>', '>=', '<=>'])} {two})",
                 f"({one} {choose.choice(['IN', 'NOT IN'])} ({two}, {three}))",
-                f"({one} BETWEEN {two} AND {three})",
+                f"({one} {choose.choice(['', 'NOT '])}BETWEEN {two} AND {three})",
                 f"({a} {choose.choice(['AND', 'OR'])} {b})",
                 f"(NOT {a})",
                 f"({one} IS {choose.choice(['', 'NOT '])}NULL)",
                 f"({a} IS {choose.choice(['', 'NOT '])}{choose.choice(['TRUE', 'FALSE'])})",
-                f"({self.of('text', deep, alias)} LIKE {choose.choice(_PATTERNS)})",
+                f"({self.of('text', deep, alias)}{choose.choice(['', ' NOT'])} LIKE {choose.choice(_PATTERNS)})",
             ]
         )
 

@@ -34,6 +34,8 @@ TYPES = [
     "coalesce(2147483648, 0.5)", "-2147483648 * 0.5", "coalesce(-2147483648, 0.5)",
     "row_number() OVER (ORDER BY o.id) + 1.5",
     "-o.price", "abs(o.wide)", "o.price IN (1, 0.5)", "o.price BETWEEN 0 AND 1.234", "nullif(o.few, 1.0)",
+    "o.word LIKE 'a%'", "o.word NOT LIKE 'a%'", "NOT o.word LIKE '_'", "o.few NOT IN (1, 2)",
+    "o.few NOT BETWEEN 1 AND 2",
     "count(*) OVER () + 0.5", "first_value(1) OVER (ORDER BY o.id) + 0.5", "min(1) OVER (ORDER BY o.id) + 0.5",
 ]  # fmt: skip
 QUERIES = [

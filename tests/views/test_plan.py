@@ -60,6 +60,7 @@ def test_a_chain_of_joins_when_it_is_planned_then_each_table_is_looked_up_by_its
         ("nullif(o.qty, 0)", "l"),
         ("o.qty <=> NULL", "b"),
         ("o.note LIKE 'a%'", "b"),
+        ("o.note NOT LIKE 'a%'", "b"),
         ("CAST(o.qty AS DECIMAL(25,2))", "d:25,2"),
         ("o.f * o.f", "g"),
     ],

@@ -350,7 +350,8 @@ def _like(scope: Scope, node: exp.Expression) -> Term:
         or "\\" in pattern.name
     ):
         refuse("LIKE compares a text with a pattern in quotes, without a backslash", node)
-    return Term(f"({found.sql} LIKE {scope.term(pattern).sql})", BOOLEAN)
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    return Term(f"({found.sql} {word} {scope.term(pattern).sql})", BOOLEAN)
 
 
 def _cast(scope: Scope, node: exp.Expression) -> Term:

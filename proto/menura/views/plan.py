@@ -24,6 +24,7 @@ from menura.views.averages import AVERAGE_DIGITS
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import Scope
 from menura.views.parsing import MOST_COLUMNS, from_table, input_name, parse, refuse, tables_of
+from menura.views.parts import check_parts
 from menura.views.terms import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Term, quoted, said
 
 _ALIAS = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -134,7 +135,9 @@ def make_plan(sql: str, shapes: Mapping[InputName, Shape]) -> Plan:
     (('id',), [('o', 'driving'), ('p', 'left')])
     """
     try:
-        return _plan(parse(sql), shapes)
+        select = parse(sql)
+        check_parts(select)
+        return _plan(select, shapes)
     except RecursionError:
         refuse("the text is nested too deeply")
 

@@ -23,6 +23,7 @@ from sqlglot import exp
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import MOST_CHARS
 from menura.views.parsing import MOST_COLUMNS, input_name, refuse, table_of
+from menura.views.parts import check_parts
 from menura.views.plan import alias_of, named
 from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation
 from menura.views.scheduled import read_scheduled
@@ -78,6 +79,7 @@ def plan_query(sql: str, shapes: Mapping[InputName, Shape]) -> QueryPlan:
     text = read_scheduled(sql)
     if sum(1 for _ in text.query.find_all(exp.Table)) > MOST_TABLES:
         refuse(f"a query of a view names at most {MOST_TABLES} tables")
+    check_parts(text.query)
     names = sorted(shapes)
     reader = Reader({name: engine_name(place) for place, name in enumerate(names)}, shapes, _query)
     try:
