@@ -104,6 +104,11 @@ bench-fleet: ## a gateway with thousands of agents and millions of tables, into 
 	@.ci/setup environment postgresql
 	@$(PYTHON) -m tests.bench.fleet --agents $(or $(AGENTS),2000) --tables $(or $(TABLES),1000) --largest $(or $(LARGEST),50000)
 
+.PHONY: bench-hostile
+bench-hostile: ## how long another tenant's heartbeat and commit take beside a thousand hostile streams, by attack, into build/bench-hostile.json (ATTACKS="errors reports" SECONDS=20)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.bench.hostile $(ATTACKS) --seconds $(or $(SECONDS),20)
+
 .PHONY: bench-lake
 bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/bench-lake.json (CASES="updates inserts tables changes wide dumped" ROWS=2000000 MANY_ROWS= CHANGES=100000 CHANGE_ROWS=2000000)
 	@.ci/setup environment jars
