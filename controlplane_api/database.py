@@ -1,7 +1,8 @@
 """The control plane's database: SQLite embedded, PostgreSQL in production, brought to the newest revision when opened.
 
 Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at its
-beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. On PostgreSQL no statement
+beginning, so that two writers wait for each other (`BUSY_SECONDS`), those of a process in order (`writers`), and none
+fails halfway. On PostgreSQL no statement
 waits longer than that for a lock, and a process that stands still in a transaction is cut off after `IDLE_SECONDS`, so
 that others get what it holds. A kill between two statements leaves the database as it was before the transaction,
 migrations included.
@@ -15,8 +16,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
@@ -35,6 +36,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from controlplane_api import revisions
 from controlplane_api.errors import DatabaseError, DatabaseRefused, DatabaseUnavailable, DatabaseUnsupported
+from controlplane_api.writers import Writers
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
@@ -53,6 +55,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 @dataclass(frozen=True, slots=True)
 class Database:
     engine: Engine
+    _writers: Writers = field(default_factory=lambda: Writers(BUSY_SECONDS))
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -87,6 +90,7 @@ class Database:
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
         try:
             with (
+                self._writers.turn() if write and self.engine.dialect.name == "sqlite" else nullcontext(),
                 self.engine.connect().execution_options(**{_WRITE: write}) as connection,
                 connection.begin(),
             ):
