@@ -90,9 +90,10 @@ class PartsRoom:
         if not (self.is_first.is_set() or self.parts.has_room(self.owner)):
             await run_until_first(self.parts.room(self.owner), _wait(self.is_first))
 
-    def took(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self.parts.change(self.owner, size_bytes)
+    def holds(self, size_bytes: int) -> None:
+        """So much of it has come."""
+        self.parts.change(self.owner, size_bytes - self.held_bytes)
+        self.held_bytes = size_bytes
 
 
 async def _wait(event: asyncio.Event) -> None:

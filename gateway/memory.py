@@ -1,8 +1,8 @@
 """How this process's memory behaves: set once at the start, and given back after each large batch.
 
 The bound for one stream: 192 MiB and five of its largest batch, which is a row where rows are of many MiB. The batch is
-there twice as its parts are put together; then as its frame and as Arrow; then as Arrow, and in the Parquet writer as
-encoded values, page and compressed page. A stream reads nothing behind a large batch before that has landed; the fifth
+there as its parts come; then as its frame and as Arrow; then as Arrow, and in the Parquet writer as encoded values,
+page and compressed page. A stream reads nothing behind a large batch before that has landed; the fifth
 is the next message, of which gRPC takes as much as its window has room for.
 
 The bound for several: large batches are landed one at a time. `backlog.MAX_ROWS_BYTES` of rows wait, by their size
@@ -26,9 +26,9 @@ LARGE_ROWS_BYTES = 20 << 20
 _KEPT_BLOCK_BYTES = 8 << 20
 #: free memory at the heap's end that is kept
 _KEPT_FREE_BYTES = 32 << 20
-#: made before Python's cyclic collector looks at those, and now and then at all objects. With 2,000 agents that lasts a
-#: second, in which nothing else runs.
-_COLLECT_EVERY_OBJECTS = 50_000
+#: made before Python's cyclic collector looks at those, while nothing else runs: some 10 ms, where many streams have
+#: ended. One look in ten is at what was left, too. One in a thousand is at all objects, with 2,000 agents for a second.
+_COLLECT_EVERY_OBJECTS, _LOOKS_AT_NEW, _LOOKS_AT_LEFT = 5_000, 10, 100
 
 
 def settle() -> None:
@@ -36,7 +36,7 @@ def settle() -> None:
     allocator.keep(_KEPT_BLOCK_BYTES, _KEPT_FREE_BYTES)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY_OBJECTS)
+    gc.set_threshold(_COLLECT_EVERY_OBJECTS, _LOOKS_AT_NEW, _LOOKS_AT_LEFT)
 
 
 def give_back() -> None:

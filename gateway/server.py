@@ -18,6 +18,7 @@ from menura.landing import landing_name
 from menura.stores.opening import open_store
 from menura.stores.store import Store, StoreFailed, StoreUnusable
 
+from gateway import grpc_wakeups, loop_turns
 from gateway.audit import Audit
 from gateway.changes import Changes
 from gateway.config import GatewayConfig
@@ -87,7 +88,7 @@ async def serve(
     Raises a `GatewayError` when a port, the landing or its log can't be used.
     """
     metrics, readiness = metrics or GatewayMetrics(), readiness or Readiness()
-    with threads(config.landing_threads) as pools:
+    with threads(config.landing_threads) as pools, loop_turns.taken(asyncio.get_running_loop()):
         readiness.waits(_START, "the cut log is not read yet")
         storage = _open(config.landing)
         log = await _begin(config, storage, registry, gateway := new_run(config.name), stop, readiness)
@@ -100,7 +101,9 @@ async def serve(
         presence = Presence(SILENT_INTERVALS * interval_seconds)
         shared = SharedPresence(registry, gateway, presence, parts.reports, pools.asking, config.lease_seconds / 3)
         streams = StreamsService(parts, presence, shared, stop)
-        server = grpc.aio.server(options=options(config), maximum_concurrent_rpcs=config.max_streams + SPARE_STREAMS)
+        with grpc_wakeups.taken_at_once(asyncio.get_running_loop()):
+            most_streams = config.max_streams + SPARE_STREAMS
+            server = grpc.aio.server(options=options(config), maximum_concurrent_rpcs=most_streams)
         server.add_generic_rpc_handlers((streams.handler(), health_handler(readiness)))
         address = open_port(server, config, tls)
         identity = identity_tasks(config, tls, authority, pools.enrolling)

@@ -17,6 +17,7 @@ from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.heartbeats import interval_ms
 from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
+from gateway.log_lines import MAX_VALUE_CHARS
 from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
 from gateway.quotas import ERROR_ROWS
 from gateway.registry import HeartbeatSeen, SourceKey
@@ -119,9 +120,12 @@ class Session:
         while (message := await self.stream.read()) is not None:
             if message.WhichOneof("payload") == "error":
                 self.stream.quota.rows.owe(ERROR_ROWS)
-                words = problem_from(message.error, now_us()).message
+                words = problem_from(message.error, now_us(), MAX_VALUE_CHARS).message
                 self._log(logging.WARNING, "agent reports: %s: %s", self.stream.key, words)
                 continue
+            if len(message.heartbeat.sources) > MAX_HELLO_SOURCES:
+                found = f"{len(message.heartbeat.sources)} sources, at most {MAX_HELLO_SOURCES}"
+                raise PayloadInvalid("reading a heartbeat", found)
             agent.heartbeats += 1
             self.stream.quota.rows.owe(1 + len(message.heartbeat.sources))
             spacing_seconds = agent.heartbeat_ms / 1000 * 0.9  # clocks of two machines differ

@@ -13,26 +13,21 @@ stream after `SEND_SECONDS`.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from menura import allocator
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.message_parts import PART_BYTES, Assembly, PartsInvalid
-from menura.naming import is_identity
-from menura.protocol import LEAST_PROTOCOL_VERSION, PROTOCOL_VERSION
-from menura.roles import ROLES, Role
+from menura.roles import Role
 from menura.v1.changes_pb2 import Credit
 from menura.v1.config_pb2 import Hello
-from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamRequest, StreamResponse
+from menura.v1.stream_pb2 import Header, MessagePart, StreamRequest, StreamResponse
 
 from gateway.admission import Admission
 from gateway.backlog import Backlog, PartsRoom, cost_bytes
@@ -43,14 +38,12 @@ from gateway.errors import (
     HelloMissing,
     MessageStalled,
     PayloadInvalid,
-    ProtocolVersion,
-    RequestUnsupported,
     StreamOutOfSequence,
     TooManyStreams,
 )
-from gateway.memory import LARGE_FRAME_BYTES
 from gateway.quotas import Quota
 from gateway.registry import AgentName
+from gateway.stream_key import StreamKey, check_protocol, read_key
 from gateway.wire.message import Received, payload_number, read_message
 
 #: largest message that is no batch of rows
@@ -58,7 +51,7 @@ MAX_CONTROL_BYTES = 16 << 20
 #: a batch that does not compress, with its frame and header
 MAX_WHOLE_BYTES = MAX_BATCH_BYTES + (2 << 20)
 MAX_HEADER_BYTES = 1 << 10
-#: until the next part of a message comes; of one that goes on beyond its share
+#: until the next part of a message comes, from when it is read for; of one that goes on beyond its share
 PART_SECONDS, CROWDED_SECONDS = 60.0, 5.0
 #: until the agent has read a message
 SEND_SECONDS = 60.0
@@ -69,8 +62,6 @@ MAX_POSTED, MAX_POSTED_BYTES = 1_024, 32 << 20
 #: a message that is no larger costs too little to wait for
 SMALL_BYTES = 16 << 10
 
-_SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
-_WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
 _PAYLOADS = {
     Role.CONFIG: (
         "effective_sources",
@@ -99,31 +90,6 @@ _WITH_BATCHES = (Role.CATALOG, Role.CHANGES)
 #: their sizes are checked where they are read
 _BATCHES = ("change_batch", "snapshot_batch")
 _BATCH_NUMBERS = (StreamResponse.CHANGE_BATCH_FIELD_NUMBER, StreamResponse.SNAPSHOT_BATCH_FIELD_NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamKey:
-    """What is equal in every message of a stream."""
-
-    tenant: str
-    agent: str
-    source: str
-    request_type: RequestType
-    session: str
-
-    @property
-    def role(self) -> Role:
-        return ROLES[self.request_type]
-
-    @property
-    def of_agent(self) -> AgentName:
-        return self.tenant, self.agent
-
-    def __str__(self) -> str:
-        name = RequestType.Name(self.request_type)
-        return (
-            f"{self.tenant}/{self.agent}/{self.source} {name}" if self.source else f"{self.tenant}/{self.agent} {name}"
-        )
 
 
 class AgentStream:
@@ -171,17 +137,17 @@ class AgentStream:
     async def open(self, admission: Admission, owner: AgentName) -> Hello | None:
         """Read and check the Hello in a turn of `owner`; None when the agent left without one."""
         async with admission.reading_hello(owner):
-            received = await self._next()
+            received = await self._hello(admission.hello_seconds)
         if received is None:
             return None
         message = received.message
         if message.header.ByteSize() <= MAX_HEADER_BYTES:
             self._header = message.header  # also where it is refused: the agent knows its stream by it
-        self.key = _read_key(message.header)
+        self.key = read_key(message.header)
         self._check_sequence(message.header)
         if message.WhichOneof("payload") != "hello":
             raise HelloMissing("opening a stream", f"{message.WhichOneof('payload')} as first message")
-        _check_protocol(message.hello.protocol)
+        check_protocol(message.hello.protocol)
         return message.hello
 
     async def read(self) -> StreamResponse | None:
@@ -203,7 +169,7 @@ class AgentStream:
         if received is None:
             return None
         message = received.message
-        if _read_key(message.header) != self.key:
+        if read_key(message.header) != self.key:
             raise HeaderInvalid(
                 "reading a message", "tenant, agent, source, request type or session other than in the stream's Hello"
             )
@@ -328,15 +294,38 @@ class AgentStream:
             self._ready_seconds, self._ready_since = self.ready_seconds, None
         return None if data is grpc.aio.EOF else data
 
+    async def _read_within(self, seconds: float) -> bytes | None:
+        """The same; raises TimeoutError where nothing has come by then.
+
+        What has come counts, however late this task has its turn: an agent does not answer for a gateway that is slow.
+        """
+        reading = asyncio.create_task(self._read_when_it_comes())
+        reading.add_done_callback(_retrieved)
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=seconds)
+            if not done:
+                raise TimeoutError
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    async def _hello(self, seconds: float) -> Received | None:
+        try:
+            data = await self._read_within(seconds)
+        except TimeoutError as late:
+            raise HelloMissing("opening a stream", f"no Hello within {seconds:g} seconds") from late
+        if data is None:
+            return None
+        received = read_message(data)
+        if received.message.WhichOneof("payload") == "part":
+            raise HelloMissing("opening a stream", "a first message of more than one part")
+        return received
+
     async def _next(self) -> Received | None:
+        assert self.key is not None
         data = await self._read_when_it_comes()
         if data is None:
             return None
-        if self.key is None:
-            received = read_message(data)
-            if received.message.WhichOneof("payload") == "part":
-                raise HelloMissing("opening a stream", "a first message of more than one part")
-            return received
         owner = self.key.of_agent
         if payload_number(data) != StreamResponse.PART_FIELD_NUMBER:
             await self._wait_for_share(data, owner)
@@ -344,16 +333,16 @@ class AgentStream:
         if received.message.WhichOneof("payload") != "part":
             return received
         with self._backlog.assembling(owner) as room:
-            whole = await self._assemble(received.message.part, room)
+            assembling = self._assemble(received.message.part, room)
+            del data, received  # a part that waits for room is held once
+            whole = await assembling
             if whole is None:
                 return None
-            if len(whole) >= LARGE_FRAME_BYTES:
-                allocator.trim()  # its parts were many small blocks, which would be kept
             await self._wait_for_share(whole, owner)
             async with self._backlog.parsing.of(owner):
                 return await asyncio.to_thread(read_message, whole)
 
-    async def _wait_for_share(self, data: bytes, owner: AgentName) -> None:
+    async def _wait_for_share(self, data: bytes | bytearray, owner: AgentName) -> None:
         """Until there is room for what this becomes when it is parsed; what is no batch is counted from now on."""
         if payload_number(data) in _BATCH_NUMBERS:
             if len(data) > SMALL_BYTES:
@@ -364,7 +353,7 @@ class AgentStream:
             await self._backlog.reports.room(owner)
             self._count(cost_bytes(len(data)))
 
-    async def _assemble(self, part: MessagePart, room: PartsRoom) -> bytes | None:
+    async def _assemble(self, part: MessagePart, room: PartsRoom) -> bytearray | None:
         """The message that begins with this part; None when the agent has ended the stream."""
         assert self.key is not None
         most_bytes = MAX_WHOLE_BYTES if self.key.role in _WITH_BATCHES else MAX_CONTROL_BYTES
@@ -373,14 +362,15 @@ class AgentStream:
         assembly, seconds = Assembly(part.whole_bytes), PART_SECONDS
         try:
             while (whole := assembly.add(part)) is None:
-                room.took(len(part.data))
+                del part
+                room.holds(assembly.received_bytes)
                 await room.wait()
                 seconds = CROWDED_SECONDS if room.is_crowding else PART_SECONDS
-                async with asyncio.timeout(seconds):
-                    data = await self._read_when_it_comes()
+                data = await self._read_within(seconds)
                 if data is None:
                     return None
                 part = _part_of(read_message(data).message)
+                del data
         except PartsInvalid as invalid:
             raise PayloadInvalid("reading a message", str(invalid)) from invalid
         except TimeoutError as stalled:
@@ -397,43 +387,13 @@ class AgentStream:
             raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
 
 
-def _retrieved(write: asyncio.Task[None]) -> None:
+def _retrieved(write: "asyncio.Task[Any]") -> None:
     """Whoever waits has what it raised; nobody else misses it."""
     if not write.cancelled():
         write.exception()
-
-
-def _check_protocol(spoken: int) -> None:
-    if LEAST_PROTOCOL_VERSION <= spoken <= PROTOCOL_VERSION:
-        return
-    raise ProtocolVersion(
-        "opening a stream",
-        f"the agent speaks protocol {spoken}, this gateway {LEAST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}",
-        remedy="Upgrade the gateway first, then the agent" if spoken > PROTOCOL_VERSION else "Upgrade the agent",
-    )
 
 
 def _part_of(message: StreamResponse) -> MessagePart:
     if message.WhichOneof("payload") != "part":
         raise PartsInvalid("another message within one of several parts")
     return message.part
-
-
-def _read_key(header: Header) -> StreamKey:
-    role = ROLES.get(header.request_type)
-    if role is None:
-        raise RequestUnsupported(
-            "opening a stream", f"request type {header.request_type}", remedy="Upgrade the gateway, or drop that source"
-        )
-    for name, value in (("tenant", header.tenant), ("agent", header.agent)):
-        if not is_identity(value):
-            raise HeaderInvalid(
-                "reading a header", f"a {name} that is no name", remedy=f"Use a-z, 0-9, '-', '_' in {name}"
-            )
-    if header.source if role in _WITHOUT_SOURCE else not is_identity(header.source):
-        raise HeaderInvalid(
-            "reading a header", "a source that is no name, or one on a control stream", remedy="Use a-z, 0-9, '-', '_'"
-        )
-    if not _SESSION.fullmatch(header.session):
-        raise HeaderInvalid("reading a header", "a session that is no UUID")
-    return StreamKey(header.tenant, header.agent, header.source, header.request_type, header.session)

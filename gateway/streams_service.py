@@ -16,6 +16,7 @@ from menura.errors import MenuraError
 from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import StreamRequest
 
+from gateway import loop_turns
 from gateway.admission import Admission
 from gateway.errors import (
     CertificateExpired,
@@ -71,8 +72,9 @@ class StreamsService:
         self._parts.metrics.menura_session_streams_total += 1
         self._parts.metrics.menura_session_open_streams += 1
         stream = AgentStream(context, self._parts.backlog)
+        turn = loop_turns.begin(("", stream.peer))
         try:
-            await run_until_first(self._serve_stream(stream, context), self._leave_when_stopping())
+            await run_until_first(self._serve_stream(stream, context, turn), self._leave_when_stopping())
         except MenuraError as error:
             stream.close()
             name = self._named(stream, context)
@@ -102,7 +104,9 @@ class StreamsService:
             self._open.discard(task)
         await stream.written()
 
-    async def _serve_stream(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> None:
+    async def _serve_stream(
+        self, stream: AgentStream, context: grpc.aio.ServicerContext, turn: loop_turns.Turn
+    ) -> None:
         """With a certificate: its agent's place first, then the Hello, which must say the same. Without: the Hello."""
         try:
             identity = self._identity(context)
@@ -112,9 +116,11 @@ class StreamsService:
         if identity is None:
             hello = await stream.open(self._admission, ("", stream.peer))
             if hello is not None and stream.key is not None:
+                turn.owner = stream.key.of_agent
                 self._admission.place(stream.key.of_agent, context)
                 await self._serve_agent(stream, hello, None)
             return
+        turn.owner = identity.name
         self._admission.place(identity.name, context)
         self._parts.metrics.certificates_us[stream] = identity.expires_at_us
         hello = await stream.open(self._admission, identity.name)

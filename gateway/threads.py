@@ -1,9 +1,14 @@
 """The gateway's threads, a pool for each kind of waiting, so that none of them waits for another's.
 
 A tenant has less than all of a pool at a time: others' calls wait for none of its slow ones (`shares`).
+
+A commit asks the database some hundred things, and after each of them its thread waits for the interpreter. The event
+loop has that all the time where many streams bring something. So a thread waits for it for `SWITCH_SECONDS`; Python's
+own 5 ms would be most of a second for a commit.
 """
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,6 +26,8 @@ PACKAGE_THREADS = 2
 #: of the event loop: more than there are tasks of the gateway's own that do something there, one call at a time each.
 #: What agents ask has no place in them.
 BACKGROUND_THREADS = 16
+#: that a thread computes while another one waits for the interpreter; of the whole process
+SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ def threads(landing_threads: int) -> Iterator[Threads]:
     """Inside of an event loop, whose default pool becomes the gateway's too; at the end what runs is awaited."""
     background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="background")
     asyncio.get_running_loop().set_default_executor(background)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as pools:
 
         def pool(count: int, name: str) -> Executor:

@@ -5,11 +5,12 @@ landed the dumps'; the rest begins anew with the next stream.
 """
 
 from menura.instants import now_us
+from menura.v1.error_pb2 import Error
 
 from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
 from gateway.quotas import ERROR_ROWS
-from gateway.registry import Problem, SourceKey
+from gateway.registry import SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.cartography import Cartographer
 from gateway.streams.dumps import Dumps
@@ -44,12 +45,16 @@ class Client:
             await self._cartographer.take(message.cartography, now_us())
         elif payload == "error":
             self._stream.quota.rows.owe(ERROR_ROWS)
-            await self._record_problem(problem_from(message.error, now_us()))
+            await self._record_problem(message.error)
         else:
             await self._dumps.receive(received)
         return True
 
-    async def _record_problem(self, problem: Problem) -> None:
-        await self._parts.reports.tell(
-            self._agent.name, lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us)
-        )
+    async def _record_problem(self, error: Error) -> None:
+        at_us = now_us()
+
+        def record() -> None:
+            problem = problem_from(error, at_us)
+            self._parts.registry.record_source_problem(self._key, problem, problem.at_us)
+
+        await self._parts.reports.tell(self._agent.name, record)

@@ -23,6 +23,7 @@ from menura.v1.config_pb2 import (
     Hello,
     SourceConfiguration,
 )
+from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import (
@@ -34,9 +35,10 @@ from gateway.errors import (
 )
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
+from gateway.log_lines import MAX_VALUE_CHARS
 from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
 from gateway.quotas import ERROR_ROWS
-from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
+from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, SourceKey, SourceSeen
 from gateway.stream import AgentStream
 from gateway.streams.upgrade import Upgrade
 from gateway.tasks import run_until_first
@@ -237,12 +239,11 @@ class Control:
             if message.WhichOneof("payload") == "package_request":
                 await self._upgrade.give(message.package_request)
                 continue
-            problem = problem_from(message.error, now_us())
             self._stream.quota.rows.owe(ERROR_ROWS)
-            self._log("agent reports: %s: %s", self._stream.key, problem.message)
+            words = problem_from(message.error, now_us(), MAX_VALUE_CHARS).message
+            self._log("agent reports: %s: %s", self._stream.key, words)
             if message.error.source in self._sent:
-                key = self._key(message.error.source)
-                await self._record_problem(key, problem)
+                await self._record_problem(message.error)
 
     def _run_are(self, sources: dict[str, SourceSeen]) -> None:
         """The agent runs these now; one that has begun again knows no desired state."""
@@ -289,24 +290,28 @@ class Control:
         self._log("certificate renewed: %s", self._stream.key, level=logging.INFO)
         self._stream.post(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
 
-    async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
-        await self._parts.reports.tell(
-            self._name, lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us)
-        )
+    async def _record_problem(self, error: Error) -> None:
+        at_us = now_us()
+
+        def record() -> None:
+            problem = problem_from(error, at_us)
+            self._parts.registry.record_source_problem(self._key(error.source), problem, problem.at_us)
+
+        await self._parts.reports.tell(self._name, record)
 
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:
             return  # another agent has it now; its word counts
         self._stream.quota.rows.owe(1 + len(state.tables))
         at_us = now_us()
-        tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
         await self._parts.reports.tell(
             self._name,
+            # Also what is made of it is for a thread: it may have hundreds of thousands of tables.
             lambda: self._parts.registry.record_effective(
                 self._key(state.source),
                 state.generation,
-                tables,
-                problem,
+                tables_effective(state, at_us),
+                optional_problem(state, at_us),
                 at_us,
                 other_server(state),
                 warnings_of(state, at_us),

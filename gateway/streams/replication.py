@@ -417,11 +417,12 @@ class Replication:
     async def _record_problem(self, error: Error | None) -> None:
         """What an operator reads of this source; None takes it back."""
         at_us = now_us()
-        problem = None if error is None else problem_from(error, at_us)
-        await self.parts.reports.tell(
-            (self.key.tenant, self.key.source),
-            lambda: self.parts.registry.record_source_problem(self.key, problem, at_us),
-        )
+
+        def record() -> None:
+            problem = None if error is None else problem_from(error, at_us)
+            self.parts.registry.record_source_problem(self.key, problem, at_us)
+
+        await self.parts.reports.tell((self.key.tenant, self.key.source), record)
 
     async def _close(self) -> None:
         """Leave nothing behind: the thread ends, commits settle, dropped files go, the lease is free."""

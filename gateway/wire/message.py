@@ -104,7 +104,7 @@ def frames_of(batch: ChangeBatch | SnapshotBatch, found: Mapping[str, Frame] | N
     return Frames(rows, transactions, batch.rows_bytes + batch.transactions_bytes)
 
 
-def payload_number(data: bytes) -> int:
+def payload_number(data: bytes | bytearray) -> int:
     """Of a message that is not parsed yet: the field that follows its header; 0 where that is unclear."""
     try:
         return next((number for number, _, _ in islice(fields(memoryview(data)), 2) if number != _HEADER), 0)
@@ -112,13 +112,13 @@ def payload_number(data: bytes) -> int:
         return 0
 
 
-def read_message(data: bytes) -> Received:
+def read_message(data: bytes | bytearray) -> Received:
     """Raises `PayloadInvalid`, whatever the bytes are."""
     try:
         if len(data) < CUT_FROM_BYTES:
             if len(data) > WEIGHED_FROM_BYTES:
                 check_weight(memoryview(data), StreamResponse)
-            return _received(StreamResponse.FromString(data), None, len(data))
+            return _received(StreamResponse.FromString(bytes(data)), None, len(data))
         found: dict[str, Frame] = {}
         rest = _without_frames(memoryview(data), found)
         if len(rest) > MAX_REST_BYTES:

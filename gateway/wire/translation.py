@@ -5,7 +5,15 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
-from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_NUMBER, MAX_SYNCED_TABLES, clean_int64, clean_text
+from menura.bounds import (
+    MAX_KEY_COLUMNS,
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_SYNCED_TABLES,
+    MAX_TEXT_CHARS,
+    clean_int64,
+    clean_text,
+)
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
@@ -58,9 +66,10 @@ MAX_WORD_CHARS = 64
 MAX_TOKEN_CHARS = 65_536
 
 
-def problem_from(error: Error, at_us: int) -> Problem:
-    """As an operator reads it."""
-    code, message = clean_text(error.code, MAX_NAME_CHARS), clean_text(one_line(error))
+def problem_from(error: Error, at_us: int, most_chars: int = MAX_TEXT_CHARS) -> Problem:
+    """As an operator reads it. An agent's error may be of 16 MiB: what is looked at of it sign by sign is its
+    beginning."""
+    code, message = clean_text(error.code, MAX_NAME_CHARS), clean_text(one_line(error, most_chars))
     return Problem(code, message, error.terminal, clean_int64(error.at_us) or at_us)
 
 

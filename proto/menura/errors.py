@@ -68,8 +68,8 @@ class Said(Protocol):
     position: str
 
 
-def one_line(error: Said) -> str:
-    """Without its code.
+def one_line(error: Said, most_chars: int | None = None) -> str:
+    """Without its code; `most_chars`: of what it says, the beginning.
 
     >>> one_line(MenuraError("reading the log", "no such file", remedy="Name another", source="shop"))
     'reading the log (source shop): no such file. Name another.'
@@ -78,7 +78,7 @@ def one_line(error: Said) -> str:
     named = (("source", error.source), ("table", table), ("position", error.position))
     where = ", ".join(f"{word} {value}" for word, value in named if value)
     parts = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
-    return printable(" ".join(part if part.endswith(".") else f"{part}." for part in parts if part))
+    return printable(" ".join(part if part.endswith(".") else f"{part}." for part in parts if part)[:most_chars])
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,7 @@ from menura.v1.config_pb2 import Heartbeat, SourceStatus
 
 from gateway.heartbeats import Heartbeats
 from gateway.metrics import GatewayMetrics
+from gateway.presence import MAX_HELLO_SOURCES
 from gateway.registry import HeartbeatSeen, RegistryUnavailable, SourceHealth
 from gateway.shares import FairThreads, Turns
 from gateway.tasks import Reports
@@ -49,6 +50,29 @@ def test_interval_when_a_gateway_has_more_agents_then_those_that_are_there_hear_
                     await interval_ms()
             while await interval_ms() != 1_000:
                 pass
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_when_it_has_more_sources_than_an_agent_may_have_then_its_stream_ends_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """All that it said was looked at in one step of the event loop."""
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, MemoryRegistry()) as address,
+            scripted_agent(address, "shop") as hostile,
+            scripted_agent(address, "shop", tenant="globex") as honest,
+        ):
+            beats = await honest.open("Control_Heartbeat")
+            for count, answer in ((MAX_HELLO_SOURCES, "heartbeat_ack"), (MAX_HELLO_SOURCES + 1, "error")):
+                stream = await hostile.open("Control_Heartbeat")
+                await stream.send(heartbeat=Heartbeat(sources=[SourceStatus(source="shop")] * count))
+                said = await stream.expect(answer)
+            assert (said.code, said.found) == ("PAYLOAD_INVALID", "1001 sources, at most 1000")
+            await beats.send(heartbeat=Heartbeat())
+            await beats.expect("heartbeat_ack")
 
     asyncio.run(scenario())
 

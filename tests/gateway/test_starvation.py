@@ -2,16 +2,18 @@
 
 import asyncio
 import os
+import sys
 import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from menura.v1.error_pb2 import Error
 
 from gateway.registry import AgentSeen, Assignment, GatewayRun, Problem, SourceKey
-from gateway.threads import ASK_THREADS, COMMIT_THREADS, REPORT_THREADS, RUN_THREADS, of_tenant
+from gateway.threads import ASK_THREADS, COMMIT_THREADS, REPORT_THREADS, RUN_THREADS, SWITCH_SECONDS, of_tenant
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -75,6 +77,16 @@ def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tm
 
     asyncio.run(scenario())
     assert len(landed_gsns(tmp_path)) == 59_999 + 20
+
+
+def test_threads_when_the_event_loop_computes_then_they_wait_for_the_interpreter_less_than_pythons_own_time(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> float:
+        async with running_gateway(tmp_path, MemoryRegistry()):
+            return sys.getswitchinterval()
+
+    assert asyncio.run(scenario()) == pytest.approx(SWITCH_SECONDS)
 
 
 class LockedSources(MemoryRegistry):

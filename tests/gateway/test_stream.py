@@ -1,6 +1,7 @@
-"""Messages of one stream: none is lost to another's sender that left."""
+"""Messages of one stream: none is lost to another's sender that left, nor to a gateway that is slow."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 from menura.v1.changes_pb2 import Credit
@@ -8,6 +9,7 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.backlog import Backlog
+from gateway.loop_turns import begin, taken
 from gateway.stream import AgentStream
 
 
@@ -64,3 +66,41 @@ def test_why_a_stream_ends_when_a_posted_message_is_being_written_then_follows_i
         (1, 1, ""),
         (2, 0, "OUT_OF_SEQUENCE"),
     ]
+
+
+class OneMessage:
+    """As gRPC's context: it has what came when somebody reads."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.is_read = asyncio.Event()
+
+    async def read(self) -> bytes:
+        self.is_read.set()
+        return await self.came
+
+
+def test_a_part_when_it_has_come_and_its_task_has_its_turn_after_the_time_for_it_then_it_is_there() -> None:
+    """A gateway that was slow refused agents that were not: the time was over before their stream had its turn."""
+    seconds = 0.01
+
+    async def scenario() -> bytes | None:
+        loop, context = asyncio.get_running_loop(), OneMessage()
+        stream = AgentStream(cast(Any, context), Backlog())
+
+        async def read() -> bytes | None:
+            begin(("acme", "agent-1"))
+            reading = asyncio.create_task(stream._read_within(seconds))
+            await context.is_read.wait()
+            late = time.monotonic() + seconds
+            for _ in range(100):  # what else the agent has ready; a pass of the loop does one
+                loop.call_soon(lambda: None)
+            context.came.set_result(b"part")
+            while time.monotonic() <= late:
+                pass
+            return await reading
+
+        with taken(loop, 0.0):
+            return await asyncio.create_task(read())
+
+    assert asyncio.run(scenario()) == b"part"
