@@ -70,9 +70,20 @@ class SteeredStorage(LocalStore):
 class Unrenewed(SqlRegistry):
     """As a gateway sees it that is cut off while its lease runs out."""
 
-    is_cut_off = False
+    _is_cut_off = False
+    #: held by a renewal in progress: once the gateway is cut off none of before ends
+    _renewing = threading.Lock()
     #: how often an agent was at another gateway
     met_elsewhere = 0
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self._is_cut_off
+
+    @is_cut_off.setter
+    def is_cut_off(self, value: bool) -> None:
+        with self._renewing:
+            self._is_cut_off = value
 
     def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
         found = super().take_presence(name, gateway, session)
@@ -80,9 +91,10 @@ class Unrenewed(SqlRegistry):
         return found
 
     def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
-        if self.is_cut_off:
-            raise RegistryUnavailable("the test cuts it off")
-        return super().renew_gateway(gateway, ttl_seconds)
+        with self._renewing:
+            if self.is_cut_off:
+                raise RegistryUnavailable("the test cuts it off")
+            return super().renew_gateway(gateway, ttl_seconds)
 
     def presences(self, gateway: GatewayRun) -> dict[AgentName, int]:
         if self.is_cut_off:
