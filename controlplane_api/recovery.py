@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 from controlplane_api import dumps, lakes
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.dump_lives import DumpOptions, create_dumps, end_dumps
-from controlplane_api.errors import SyncNotRunning, TableUnknown
+from controlplane_api.errors import SyncNotRunning
 from controlplane_api.models import AnyRow, Dump, Source, Tenant
 from controlplane_api.states import Desired, DumpEnd, StartKind
 from controlplane_api.syncs import (
@@ -24,6 +24,7 @@ from controlplane_api.syncs import (
     Start,
     begin_anew,
     denied_table,
+    gone_table,
     is_syncing,
     lock_source,
     start_tables,
@@ -132,14 +133,7 @@ def _resync_refusal(name: TableName, row: AnyRow | None) -> MenuraError | None:
     if row.denied:
         return denied_table(name)
     if row.gone:
-        return TableUnknown(
-            "beginning a table anew",
-            "the table is no longer on the server",
-            data="Nothing was changed.",
-            remedy="If it was created again, repeat this in half a minute: a connected agent sees new tables by then.",
-            database=name[0],
-            table=name[1],
-        )
+        return gone_table("beginning a table anew", name)
     return None
 
 

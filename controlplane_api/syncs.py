@@ -340,6 +340,10 @@ def _refusal(source: str, name: TableName, row: AnyRow | None, start: Start) -> 
     if row.denied:
         return denied_table(name)
     runs = row.desired == Desired.SYNCING and not row.failed
+    # What its log has up to its end is still to be read where it stopped.
+    goes_on = start.kind is StartKind.RESUME and row.position_id is not None
+    if row.gone and not (runs or goes_on):
+        return gone_table("starting a sync", name)
     by_dump = start.kind is StartKind.DUMP
     same = row.start == StartKind.DUMP if by_dump else (row.start, row.start_text) == (start.kind, start.text)
     if runs and start.kind is not StartKind.RESUME and not same:
@@ -362,6 +366,18 @@ def unknown_table(name: TableName) -> TableUnknown:
         "the source's cartography does not have it",
         remedy="Check the spelling (names are case-sensitive). If it was just created, repeat this in half a minute: a"
         " connected agent sees new tables by then.",
+        database=name[0],
+        table=name[1],
+    )
+
+
+def gone_table(doing: str, name: TableName) -> TableUnknown:
+    return TableUnknown(
+        doing,
+        "the table is no longer on the server, as its agent says",
+        data="Nothing was changed.",
+        remedy="If it was created again, repeat this in half a minute: a connected agent sees new tables by then."
+        " A start of a pattern with --future (REST: future) has tables whenever they come.",
         database=name[0],
         table=name[1],
     )

@@ -170,3 +170,43 @@ def test_operations_when_they_are_many_then_the_newest_are_kept(
     monkeypatch.setattr(operations, "KEPT_TABLES", 3)
     post(client, f"{SHOP}/stop", {"tables": "all"})
     assert [each["kind"] for each in client.get(f"{SHOP}/operations").json()["operations"]] == ["stop"]
+
+
+@pytest.mark.parametrize("start", ["dump", "oldest", "now", "resume", {"position": "x"}])
+def test_start_when_the_agent_says_that_the_table_is_gone_then_refused_unless_it_is_of_a_future_pattern(
+    client: httpx.Client, registry: SqlRegistry, start: str | dict[str, str]
+) -> None:
+    registry.record_agent(facts.agent_seen())
+    see(registry, "shop.orders", "shop.items")
+    see(registry, "shop.items")
+    one = {"start": start}
+    alone = problem(client.post(path_of("shop", "orders", "/start"), json=one), 404, "TABLE_UNKNOWN")
+    assert alone["found"] == "the table is no longer on the server, as its agent says"
+    assert "If it was created again" in alone["remedy"] and "--future" in alone["remedy"]
+    named = [{"database": "shop", "table": name} for name in ("orders", "items")]
+    outcomes = post(client, f"{SHOP}/start", {"tables": named, **one})["tables"]
+    told = [(each["table"], each["changed"], each["refused"] and each["refused"]["found"]) for each in outcomes]
+    assert told == [("orders", False, alone["found"]), ("items", True, None)]
+    assert desired(registry) == ["shop.items"]
+    if isinstance(start, dict):
+        return
+    post(client, f"{SHOP}/start", {"tables": {"database": "shop", "future": True}, **one})
+    assert desired(registry) == ["shop.items"]
+    see(registry, "shop.items", "shop.orders")  # it is there again
+    assert desired(registry) == ["shop.items", "shop.orders"]
+
+
+def test_start_when_a_table_is_gone_and_has_stopped_before_then_its_log_is_read_to_its_end(
+    client: httpx.Client, registry: SqlRegistry
+) -> None:
+    registry.record_agent(facts.agent_seen())
+    see(registry, "shop.orders", "shop.items")
+    post(client, path_of("shop", "orders", "/start"), {"start": "now"})
+    registry.apply_entry(facts.LANDING, facts.entry(1, facts.cut(1, start=[facts.started("orders", 0)])))
+    post(client, path_of("shop", "orders", "/stop"))
+    see(registry, "shop.items")
+    for start in ("dump", "oldest", "now"):
+        problem(client.post(path_of("shop", "orders", "/start"), json={"start": start}), 404, "TABLE_UNKNOWN")
+    assert post(client, path_of("shop", "orders", "/start"), {"start": "resume"})["changed"]
+    assert not post(client, path_of("shop", "orders", "/start"), {"start": "resume"})["changed"]  # it runs
+    assert desired(registry) == ["shop.orders"]
