@@ -1,11 +1,8 @@
 """Databases for the control plane's tests: each test that asks for `database_url` runs once on each kind."""
 
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from menura.http_server import server_of
 from controlplane_api.api.app import Access, create_app
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
-from tests import compiled_statements
+from tests import compiled_statements, databases
 from tests.postgres import PostgreSQL, postgresql
 from tests.stack import wait_for
 
@@ -36,22 +33,17 @@ def postgres() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PostgreSQL) -> str:
-    """URL of a database of the newest revision; migrations take long, copies do not."""
-    url = postgres.fresh_database()
-    open_database(url).close()
-    return url
+    return databases.postgresql_template(postgres)
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("template") / "control.db"
-    open_database(f"sqlite:///{file}").close()
-    return file
+    return databases.sqlite_template(tmp_path_factory.mktemp("template"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs_setup)])
+@pytest.fixture(params=databases.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of the databases; modules that need no other say so by a fixture of their own."""
+    """Of the databases: each test runs on both. Those of a browser or of a whole process say which one they need."""
     return str(request.param)
 
 
@@ -64,18 +56,17 @@ def empty_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def fresh_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+def fresh_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> databases.Fresh:
     """Makes URLs of databases of the newest revision without a row."""
     if kind == "sqlite":
-        template = request.getfixturevalue("sqlite_template")
-        numbers = count()
-        return lambda: f"sqlite:///{shutil.copy(template, tmp_path / f'control-{next(numbers)}.db')}"
-    postgres: PostgreSQL = request.getfixturevalue("postgres")
-    return partial(postgres.fresh_database, request.getfixturevalue("postgres_template"))
+        return databases.sqlite_copies(request.getfixturevalue("sqlite_template"), tmp_path)
+    return databases.postgresql_copies(
+        request.getfixturevalue("postgres"), request.getfixturevalue("postgres_template")
+    )
 
 
 @pytest.fixture
-def database_url(fresh_url: Callable[[], str]) -> str:
+def database_url(fresh_url: databases.Fresh) -> str:
     return fresh_url()
 
 

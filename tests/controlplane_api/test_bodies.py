@@ -22,11 +22,6 @@ START = "/api/v1/tenants/acme/sources/shop/tables/shop/orders/start"
 PLAN = "/api/v1/tenants/{}/view-plans"
 
 
-@pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
 @pytest.fixture(autouse=True)
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """No body is too late while a test runs."""

@@ -16,11 +16,6 @@ from tests.stack import http_client
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     """What a command's environment says of the API; shop.orders streams."""
     with serving(database) as url, http_client(url) as client:

@@ -22,11 +22,6 @@ TABLE = ("shop", "orders")
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry, tmp_path: Path) -> Iterator[dict[str, str]]:
     facts.record_shop(registry)
     with serving(database) as url:

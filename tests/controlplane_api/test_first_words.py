@@ -18,11 +18,6 @@ from tests.remedies import commands
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     facts.record_shop(registry)
     with serving(database) as url:

@@ -40,11 +40,6 @@ class Place:
     issuer: str
 
 
-@pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
 @pytest.fixture(scope="module")
 def ports() -> tuple[int, int]:
     return free_port(), free_port()

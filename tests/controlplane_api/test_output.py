@@ -19,11 +19,6 @@ from tests.controlplane_api.conftest import serving
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     facts.record_shop(registry)
     with serving(database) as url:

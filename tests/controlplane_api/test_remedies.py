@@ -27,11 +27,6 @@ ORDERS = ("shop", "shop.orders")
 BROKEN = Problem("DUMP_TABLE_GONE", "The table was renamed.", True, T0)
 
 
-@pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
 class Client:
     """Commands of an operator, against an API of its own."""
 

@@ -199,11 +199,6 @@ OF_ACME = {name for name, opened in OPEN.items() if "viewer" in opened}
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def client(database: Database) -> Iterator[httpx.Client]:
     with serving(database, access=Access()) as url, http_client(url) as client:
         yield client

@@ -39,11 +39,6 @@ CHANGES = "/api/v1/tenants/{}/sources/shop/tables/shop/orders/changes"
 INDEXES = "/api/v1/tenants/{}/search-indexes"
 
 
-@pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than a service has."""

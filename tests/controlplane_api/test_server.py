@@ -14,11 +14,6 @@ from tests.stack import http_client
 HEAD = b"POST /api/v1/tenants/acme/tokens HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
-@pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HT", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{"], ids=["nothing", "line", "headers", "body"]
 )

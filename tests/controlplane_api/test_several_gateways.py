@@ -26,6 +26,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.registry import AgentName, GatewayRun, PresentElsewhere, RegistryUnavailable, SourceKey
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
 from spark_sink.landed.landing_log import LandingLog
+from tests.databases import POSTGRESQL
 from tests.gateway.harness import landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -367,7 +368,7 @@ def test_gateway_when_another_process_takes_its_name_then_it_ends_and_says_so(tm
         asyncio.run(server.serve(config, registry, asyncio.Event(), taken))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.needs_setup)])
+@pytest.mark.parametrize("kind", [POSTGRESQL])
 def test_change_when_it_is_made_in_the_database_then_the_agent_of_any_gateway_hears_it_without_a_look_by_the_clock(
     pair: Pair, database: Database
 ) -> None:

@@ -28,11 +28,6 @@ GONE = "The file data/acme/shop/shop/orders/1.parquet is gone from the landing; 
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """A terminal of 80 columns: one table lacks earlier rows, one has failed, one is held up in the lake."""
     monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)

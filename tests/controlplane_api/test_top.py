@@ -24,11 +24,6 @@ from tests.servers import free_port
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     """Sources shop, whose table orders has rows, and crm."""
     facts.record_shop(registry, "orders", "items")

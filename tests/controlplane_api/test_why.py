@@ -163,11 +163,6 @@ def test_why_when_the_stream_waits_for_the_gateway_then_says_how_much_of_the_tim
 
 
 @pytest.fixture
-def kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 def here(database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The agent is 90 s behind, its last heartbeat is an hour ahead; the lake lacks nothing but a stopped table."""
     monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)
