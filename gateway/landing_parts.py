@@ -20,13 +20,14 @@ from gateway.landing.committer import Committer
 from gateway.landing.gathered import Gathered
 from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
+from gateway.loop_turns import Owner
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.packages import Packages
 from gateway.quotas import Quotas
 from gateway.reconciliation import Generations
 from gateway.registry import AgentName, ConfigurationDigests, Registry, SourceKey
-from gateway.shares import FairThreads, Owner, Turns
+from gateway.shares import FairThreads, Turns
 from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
 from gateway.tasks import Reports, ask_registry, finish

@@ -6,7 +6,8 @@ ready, so a tenant whose thousand streams have something each is served a thousa
 next. Here what is ready for an agent waits in its own queue. In each pass of the loop one call is made for one tenant
 after the other, of each tenant for one agent after the other, until `PASS_SECONDS` are over or nothing is left. So
 whoever comes next waits for what runs, and for one call of each other tenant. Calls for one agent keep their order.
-What the gateway does for all has no owner and does not wait: commits, its lease, gRPC's own work.
+What the gateway does for all has no owner and does not wait: commits, its lease, gRPC's own work. Nor does what others
+wait for (`ahead`): a task that is called to a turn of the process, and one that has it until it gives it back.
 
 Steps of tasks are divided so, not messages: reading, parsing, answering and ending a stream alike. A step is not
 interrupted, so none may be long: what is goes to a thread. Timers do not wait for turns; a task whose timer is due
@@ -23,7 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gateway.shares import Owner
+#: a tenant, and its agent or its source
+Owner = tuple[str, str]
 
 #: of a pass of the loop, which then looks at its sockets and timers, and lets other threads have the interpreter
 PASS_SECONDS = 0.005
@@ -34,6 +36,8 @@ class Turn:
     """For whom a task and those that it has begun work. Another owner counts from their next calls on."""
 
     owner: Owner
+    #: things of the process that it has, or is given just now, and that others wait for
+    ahead: int = 0
 
 
 _TURN: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("turn", default=None)
@@ -44,6 +48,24 @@ def begin(owner: Owner) -> Turn:
     turn = Turn(owner)
     _TURN.set(turn)
     return turn
+
+
+def current() -> Turn | None:
+    """Of whom this is called."""
+    return _TURN.get()
+
+
+@contextmanager
+def ahead(turn: Turn | None) -> Iterator[None]:
+    """Inside: what the loop is asked to call for it does not wait, or others would wait for its agent's calls."""
+    if turn is None:
+        yield
+        return
+    turn.ahead += 1
+    try:
+        yield
+    finally:
+        turn.ahead -= 1
 
 
 @contextmanager
@@ -83,7 +105,7 @@ class LoopTurns:
     ) -> asyncio.Handle:
         """In place of the loop's own."""
         turn = _TURN.get() if context is None else context.get(_TURN)
-        if turn is None:
+        if turn is None or turn.ahead:
             return self.call_next(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self.loop, context)
         owner = turn.owner

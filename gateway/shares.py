@@ -20,16 +20,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from gateway import loop_turns
+from gateway.loop_turns import Owner
+
 T = TypeVar("T")
 
-#: a tenant, and its agent or its source
-Owner = tuple[str, str]
-Place = asyncio.Future[None]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    called: asyncio.Future[None]
+    #: of the event loop's
+    turn: loop_turns.Turn | None
 
 
 @dataclass(slots=True)
 class Waiting:
-    """Who waits, in turns of tenants and of each one's owners."""
+    """Who waits, in turns of tenants and of each one's owners.
+
+    Whoever is called goes on ahead of its turn on the event loop, until it waits again: it has what others wait for.
+    """
 
     _tenants: OrderedDict[str, OrderedDict[Owner, deque[Place]]] = field(default_factory=OrderedDict)
 
@@ -39,7 +48,7 @@ class Waiting:
     async def wait(self, owner: Owner, in_vain: Callable[[], None], *, is_again: bool = False) -> None:
         """Until the owner is called. `in_vain`: it was, and is cancelled before it could go on. Whoever waits again,
         since another one was faster, is the next one."""
-        place: Place = asyncio.get_running_loop().create_future()
+        place = Place(asyncio.get_running_loop().create_future(), loop_turns.current())
         owners = self._tenants.setdefault(owner[0], OrderedDict())
         places = owners.setdefault(owner, deque())
         if is_again:
@@ -49,9 +58,9 @@ class Waiting:
         else:
             places.append(place)
         try:
-            await place
+            await place.called
         except asyncio.CancelledError:
-            if place.cancelled():
+            if place.called.cancelled():
                 self._leave(owner, place)
             else:
                 in_vain()
@@ -70,8 +79,9 @@ class Waiting:
             owners.move_to_end(owner)
             self._tenants.move_to_end(owner[0])
             self._leave(owner, place)
-            if not place.cancelled():
-                place.set_result(None)
+            if not place.called.cancelled():
+                with loop_turns.ahead(place.turn):
+                    place.called.set_result(None)
                 return True
         return False
 
@@ -182,11 +192,13 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, owner: Owner) -> AsyncIterator[None]:
+        """Meanwhile no call for whoever has it waits for its turn on the event loop."""
         await self.take(owner)
-        try:
-            yield
-        finally:
-            self.give(owner)
+        with loop_turns.ahead(loop_turns.current()):
+            try:
+                yield
+            finally:
+                self.give(owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from gateway.errors import (
 from gateway.quotas import Quota
 from gateway.registry import AgentName
 from gateway.stream_key import StreamKey, check_protocol, read_key
+from gateway.tasks import finish
 from gateway.wire.message import Received, payload_number, read_message
 
 #: largest message that is no batch of rows
@@ -340,7 +341,12 @@ class AgentStream:
                 return None
             await self._wait_for_share(whole, owner)
             async with self._backlog.parsing.of(owner):
-                return await asyncio.to_thread(read_message, whole)
+                parsing = asyncio.create_task(asyncio.to_thread(read_message, whole))
+                parsing.add_done_callback(_retrieved)
+                try:
+                    return await asyncio.shield(parsing)
+                finally:
+                    await finish(_ended(parsing))  # where this is cancelled its thread goes on, and has the turn
 
     async def _wait_for_share(self, data: bytes | bytearray, owner: AgentName) -> None:
         """Until there is room for what this becomes when it is parsed; what is no batch is counted from now on."""
@@ -385,6 +391,10 @@ class AgentStream:
         self._received += 1
         if header.sequence != self._received:
             raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    await asyncio.wait({task})
 
 
 def _retrieved(write: "asyncio.Task[Any]") -> None:

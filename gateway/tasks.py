@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gateway.errors import NOTHING_LOST, RegistryAway, ReportRefused
+from gateway.loop_turns import Owner
 from gateway.metrics import GatewayMetrics
 from gateway.registry import RegistryRefused, RegistryUnavailable
-from gateway.shares import FairThreads, Owner
+from gateway.shares import FairThreads
 
 logger = logging.getLogger(__name__)
 

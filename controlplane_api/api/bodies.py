@@ -16,7 +16,8 @@ from starlette.types import Message, Receive, Scope
 
 from controlplane_api.api.guard import READS
 from controlplane_api.errors import BodiesTooMany
-from gateway.shares import Owner, Shares
+from gateway.loop_turns import Owner
+from gateway.shares import Shares
 
 MAX_BODIES, MAX_BYTES = 600, 192 << 20
 

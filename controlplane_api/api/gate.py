@@ -42,8 +42,9 @@ from controlplane_api.errors import (
 )
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
+from gateway.loop_turns import Owner
 from gateway.rate import Rates
-from gateway.shares import Owner, Turns
+from gateway.shares import Turns
 
 logger = logging.getLogger(__name__)
 

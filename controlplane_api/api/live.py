@@ -31,7 +31,8 @@ from controlplane_api.commits import Commits
 from controlplane_api.database import Database
 from controlplane_api.errors import DatabaseError, RequestInvalid, RoleMissing, StreamsTooMany
 from controlplane_api.identity.callers import Grant, Need
-from gateway.shares import Owner, Shares, Turns
+from gateway.loop_turns import Owner
+from gateway.shares import Shares, Turns
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import pytest
 from gateway import loop_turns
 from gateway.loop_turns import LoopTurns, begin, taken
 from gateway.quotas import Quota
+from gateway.shares import Turns
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import commit_cut, eventually, scripted_agent
@@ -108,6 +109,49 @@ def test_tasks_when_an_owner_has_begun_them_then_they_work_for_it_and_for_the_ne
 def _owner() -> object:
     turn = loop_turns._TURN.get()
     return None if turn is None else turn.owner
+
+
+def test_turn_of_the_process_when_a_busy_agent_has_it_or_is_called_to_it_then_others_wait_for_that_alone() -> None:
+    waited: list[int] = []
+
+    async def scenario() -> None:
+        turns, is_done, steps = Turns(), asyncio.Event(), itertools.count()
+
+        async def busy(tenant: str) -> None:
+            begin((tenant, "busy"))
+            while len(waited) < 2:
+                next(steps)
+                await asyncio.sleep(0)
+
+        async def has_it() -> None:
+            begin(("acme", "busy"))
+            async with turns.of(("acme", "busy")):
+                await is_done.wait()
+
+        async def is_called() -> None:
+            begin(("acme", "busy"))
+            async with turns.of(("acme", "busy")):
+                pass
+
+        async def other() -> None:
+            begin(("globex", "a"))
+            async with turns.of(("globex", "a")):
+                waited.append(next(steps))
+
+        with taken(asyncio.get_running_loop(), 0.0):
+            tasks = [asyncio.create_task(has_it())]
+            await eventually("it has the turn", lambda: not turns._has_turn())
+            tasks += [asyncio.create_task(is_called()), asyncio.create_task(other())]
+            await eventually("both wait for it", lambda: len(list(turns._waiting.tenants())) == 2)
+            tasks += [asyncio.create_task(busy("acme")) for _ in range(500)]
+            tasks += [asyncio.create_task(busy(f"tenant-{number}")) for number in range(5)]
+            await eventually("they are busy", lambda: next(steps) > 100)
+            waited.append(next(steps))
+            is_done.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+    assert waited[1] - waited[0] < 50
 
 
 def test_calls_when_one_is_cancelled_and_one_fails_then_the_others_are_made() -> None:

@@ -12,8 +12,9 @@ from menura.v1.snapshot_pb2 import DumpPlan
 from menura.v1.stream_pb2 import StreamResponse
 
 from gateway.backlog import StreamQueue
+from gateway.loop_turns import Owner
 from gateway.registry import SourceKey
-from gateway.shares import FairThreads, Owner, Shares, Turns
+from gateway.shares import FairThreads, Shares, Turns
 from gateway.wire.message import Frames, Received
 
 HOSTILE, HONEST = ("acme", "db-1"), ("globex", "db-1")
