@@ -104,7 +104,10 @@ class ViewProcesses:
 
     @contextmanager
     def _own_folder(self) -> Iterator[tuple[Path, int]]:
-        """An empty folder, and its lock's file, which is held; the folder goes afterwards."""
+        """An empty folder of this turn alone, and its lock's file, which is held; the folder goes afterwards.
+
+        A query of the turn before may be about to end, and still write to that turn's.
+        """
         be_own(self._folder.parent)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         be_own(self._folder)
@@ -115,9 +118,9 @@ class ViewProcesses:
             except BlockingIOError as held:
                 raise _lost("a process of the sink before this one has not ended yet") from held
             _remove(work)
-            work.mkdir(mode=0o700)
+            work.mkdir(mode=0o700, exist_ok=True)
             try:
-                yield work, lock.fileno()
+                yield Path(tempfile.mkdtemp(dir=work)), lock.fileno()
             finally:
                 _remove(work)
 

@@ -32,18 +32,18 @@ _BATCH_ROWS, _MESSAGE_BYTES = 65_536, 16 << 20
 _SIZES = {"VARCHAR": "strlen", "BLOB": "octet_length"}
 
 
-def main() -> None:
+def main(scratch: Path) -> None:
     given, gives = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
     task = json.loads(given.readline())
     _limit(task)
-    connection = _engine(task)
+    connection = _engine(task, scratch)
     for name in task["tables"]:
         reader = pa.ipc.open_stream(given)
         connection.register("given", reader)
         connection.execute(f'CREATE TABLE "{name}" AS SELECT * FROM given')  # noqa: S608  (our own name)
         connection.unregister("given")
-    threading.Thread(target=_end_with, args=(given,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(given, scratch), daemon=True).start()
     try:
         connection.execute("SET lock_configuration = true")
         most = f"LIMIT {task['most_rows'] + 1}"  # no more are computed than tell that there are too many
@@ -91,13 +91,13 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _parts(batch.slice(half))
 
 
-def _engine(task: dict[str, Any]) -> duckdb.DuckDBPyConnection:
+def _engine(task: dict[str, Any], scratch: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(
         ":memory:",
         config={
             "threads": "1",
             "memory_limit": f"{task['memory_bytes'] >> 20}MiB",
-            "temp_directory": str(Path.cwd()),
+            "temp_directory": str(scratch),
             "max_temp_directory_size": f"{task['scratch_bytes'] >> 20}MiB",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
@@ -122,11 +122,16 @@ def _limit(task: dict[str, Any]) -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _end_with(given: BinaryIO) -> None:
-    """End once there is no more to be read, at whatever the process is."""
-    given.read(1)
-    shutil.rmtree(Path.cwd(), ignore_errors=True)
-    os._exit(1)
+def _end_with(given: BinaryIO, scratch: Path) -> None:
+    """End once there is no more to be read, at whatever the process is, and whether its folder is still there or not.
+
+    The folder of a task of Spark whose worker was killed has nobody else who removes it.
+    """
+    try:
+        given.read(1)
+        shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        os._exit(1)
 
 
 def _say(gives: BinaryIO, words: dict[str, Any]) -> None:
@@ -135,7 +140,8 @@ def _say(gives: BinaryIO, words: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    own = Path.cwd()
     try:
-        main()
+        main(own)
     finally:  # whoever started it may have gone, and its input ended
-        shutil.rmtree(Path.cwd(), ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)

@@ -1,6 +1,12 @@
 """What a query on a schedule gives is bounded before anybody takes memory for it, and so is what is written for it."""
 
+import array
+import fcntl
 import io
+import shutil
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +17,7 @@ from spark_sink.views import engine as views_engine
 from spark_sink.views import query_process
 from spark_sink.views.engine import engine
 from spark_sink.views.query_process import Bounds, computed
+from tests.stack import wait_for
 
 MIB = 1 << 20
 
@@ -109,3 +116,31 @@ def test_an_engine_when_its_folder_is_full_then_it_says_so_and_the_folder_stays_
         held = sum(each.stat().st_size for each in tmp_path.rglob("*") if each.is_file())
     assert held <= 16 * MIB
     assert list(tmp_path.iterdir()) == []
+
+
+def unread(pipe: int) -> int:
+    found = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
+
+
+def test_a_query_when_its_folder_was_removed_and_its_input_ends_then_its_process_ends(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", query_process._source()],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=scratch, env=query_process._ENVIRONMENT,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdin is not None
+            # more than a pipe and a reader hold: once it is read the process has its engine
+            sql = "SELECT count(*) AS n FROM t0 a, t0 b, t0 c"
+            query_process._send(process.stdin, sql, {"t0": numbers(200_000)}, Bounds())
+            given = process.stdin.fileno()
+            wait_for("its table to be read", lambda: unread(given) == 0)
+            shutil.rmtree(scratch)
+            process.stdin.close()
+            wait_for("its end", lambda: process.poll() is not None, seconds=20)
+        finally:
+            process.kill()
+    assert process.returncode == 1
