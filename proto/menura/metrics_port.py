@@ -9,6 +9,7 @@ it needs one where one is given. /livez and /readyz need none: a prober has no s
 """
 
 import logging
+import re
 import socket
 import sys
 import threading
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: a connection that says nothing for so long is closed
 REQUEST_SECONDS = 10
 _TEXT = "text/plain; charset=utf-8"
+#: `int` takes more: spaces, signs, underscores, digits of other scripts
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 @contextmanager
@@ -48,20 +51,16 @@ def serving(
     Beside the collectors' figures stand those that Prometheus's client has of each process: memory, CPU, open files.
     """
     host, _, port = listen.rpartition(":")
+    if not _PORT.fullmatch(port):
+        raise _unusable(listen, refused, "its port is no number of 1 to 5 digits")
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
     ProcessCollector(registry=registry)
     known = health or Health()
     guard = None if token_file is None else _Guard(_kept(token_file, refused))
-    if guard is None and _is_open(host, port):
-        raise refused(
-            "opening the port for metrics",
-            f"{listen!r} can be reached from other machines, which need a token for /metrics",
-            data="Nothing was started",
-            remedy="Give --metrics-token-file FILE, a file with a token that only its owner may read, or listen on"
-            " 127.0.0.1",
-        )
+    if guard is None and not is_loopback(host):
+        raise _open(listen, refused)
 
     class Asked(BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
@@ -85,11 +84,10 @@ def serving(
     try:
         server = _server(host.strip("[]"), int(port), Asked)
     except (OSError, ValueError, OverflowError) as unusable:
-        raise refused(
-            "opening the port for metrics",
-            f"{listen!r} can't be listened on ({type(unusable).__name__})",
-            remedy="Give a free HOST:PORT",
-        ) from unusable
+        raise _unusable(listen, refused, type(unusable).__name__) from unusable
+    if guard is None and not is_loopback(str(server.server_address[0])):
+        server.server_close()  # a resolver may know another address of this name
+        raise _open(listen, refused)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
@@ -117,9 +115,20 @@ def _why(unusable: OSError | ValueError) -> str:
     return (isinstance(unusable, OSError) and unusable.strerror) or str(unusable)
 
 
-def _is_open(host: str, port: str) -> bool:
-    """Whether other machines reach it; an address that can't be listened on is said to be that."""
-    return port.isascii() and port.isdigit() and not is_loopback(host)
+def _open(listen: str, refused: type[MenuraError]) -> MenuraError:
+    return refused(
+        "opening the port for metrics",
+        f"{listen!r} can be reached from other machines, which need a token for /metrics",
+        data="Nothing was started",
+        remedy="Give --metrics-token-file FILE, a file with a token that only its owner may read, or listen on"
+        " 127.0.0.1",
+    )
+
+
+def _unusable(listen: str, refused: type[MenuraError], why: str) -> MenuraError:
+    return refused(
+        "opening the port for metrics", f"{listen!r} can't be listened on ({why})", remedy="Give a free HOST:PORT"
+    )
 
 
 class _Guard:

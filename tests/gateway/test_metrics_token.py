@@ -40,6 +40,25 @@ def test_port_when_others_reach_it_and_there_is_no_token_then_nothing_listens_an
     assert "Give --metrics-token-file FILE" in str(error.value) and "listen on 127.0.0.1" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "port", ["0 ", " 0", "0\n", "+0", "-0", "1_9", "\u0660", "\u00b2", "", "http", "000000", "65536"]
+)
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", ""])
+def test_port_when_it_is_not_written_in_digits_then_nothing_listens(host: str, port: str) -> None:
+    with pytest.raises(ListenRefused) as error, serving([], f"{host}:{port}", ListenRefused):
+        raise AssertionError("unreachable")
+    is_open = port == "65536" and host != "127.0.0.1"
+    assert ("can be reached from other machines" if is_open else "can't be listened on") in str(error.value)
+
+
+def test_port_when_a_host_that_seems_loopback_is_bound_to_all_addresses_then_nothing_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("menura.metrics_port.is_loopback", lambda host: host != "0.0.0.0")
+    with pytest.raises(ListenRefused, match="can be reached"), serving([], ":0", ListenRefused):
+        raise AssertionError("unreachable")
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0"])
 def test_port_when_it_is_loopback_then_a_token_is_needed_only_where_one_is_given(listen: str, tmp_path: Path) -> None:
     with reached(None, listen) as address:
