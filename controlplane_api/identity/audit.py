@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from menura.bounds import clean_text
 from menura.errors import printable
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, or_, select, tuple_
 from sqlalchemy.orm import aliased
 
 from controlplane_api.models import AnyRow, AuditEntry
@@ -29,6 +29,8 @@ LOOK_EVERY = 1_000
 MAX_CHARS = 2_000
 #: by one search
 MOST_LOOKED_AT = 5_000
+#: no entry's id is greater
+_GREATEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,12 @@ def search(
 ) -> Found:
     """The newest first, of those before this entry where one is named.
 
+    Several statements ask for it: the caller's transaction reads one moment (`read_one_moment`), or pages may repeat
+    rows.
+
     `text`: part of who, what, the code or what was found, in small letters or capitals.
     """
-    of_tenant = select(AuditEntry).where(AuditEntry.tenant == tenant)
-    if before is not None:
-        of_tenant = of_tenant.where(AuditEntry.id < before)
-    window = of_tenant.order_by(AuditEntry.id.desc()).limit(MOST_LOOKED_AT).subquery()
+    window = newest_first(tenant, before).limit(MOST_LOOKED_AT).subquery()
     entry = aliased(AuditEntry, window)
     matching: list[ColumnElement[bool]] = []
     if text:
@@ -105,8 +107,20 @@ def search(
     looked_at, oldest = connection.execute(select(func.count(), func.min(window.c.id)).select_from(window)).one()
     if looked_at < MOST_LOOKED_AT:
         return Found(rows, looked_at, None)
-    older = connection.execute(of_tenant.where(AuditEntry.id < oldest).limit(1)).first()
+    older = connection.execute(newest_first(tenant, oldest).limit(1)).first()
     return Found(rows, looked_at, None if older is None else oldest)
+
+
+def newest_first(tenant: str, before: int | None) -> Select[AuditEntry]:
+    """Rows are compared, in the order of `ix_audit_tenant_id`.
+
+    For "tenant = ... ORDER BY id DESC" PostgreSQL would walk the primary key instead, past all entries that others have
+    made since.
+    """
+    place = tuple_(AuditEntry.tenant, AuditEntry.id)
+    is_older = place < tuple_(tenant, _GREATEST_ID if before is None else before)
+    is_of_tenant = place > tuple_(tenant, 0)
+    return select(AuditEntry).where(is_older, is_of_tenant).order_by(AuditEntry.tenant.desc(), AuditEntry.id.desc())
 
 
 def _is(outcome: AuditOutcome, entry: type[AuditEntry]) -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ from controlplane_api.api.paths import AgentName, ControlDatabase, SourceName, T
 from controlplane_api.api.requests import AgentCommand, AgentCreate, SourceAssign, TokenCommand, TokenCreate
 from controlplane_api.api.views import AgentChanged, Audit, AuditView, SourceAssigned, TokenCreated, Tokens, TokenView
 from controlplane_api.api.writing import KEYED, Write, WriteSecret
+from controlplane_api.database import read_one_moment
 from controlplane_api.errors import AgentExists, AgentUnknown, CaMissing, TokensTooMany, TokenUnknown
 from controlplane_api.identity import agents, audit, tokens
 from controlplane_api.models import AnyRow
@@ -121,8 +122,9 @@ def get_audit(
 def audit_page(
     connection: Connection, tenant: str, text: str, outcome: AuditOutcome | None, cursor: str, limit: int
 ) -> Audit:
-    """`tenant`: empty for what is no tenant's."""
+    """`tenant`: empty for what is no tenant's. First in its transaction."""
     after = read_cursor(cursor, int)
+    read_one_moment(connection)
     before = None if after is None else int(after[0])
     found = audit.search(connection, tenant, limit, text=text, outcome=outcome, before=before)
     fields = ("at_us", "actor", "action", "refused", "found")
