@@ -72,6 +72,13 @@ class Database:
         with self._transaction(write=True) as connection:
             yield connection
 
+    def prepare(self) -> None:
+        """For its migration. Raises `DatabaseUnavailable` or `DatabaseRefused`."""
+        try:
+            revisions.prepare(self.engine)
+        except (StatementError, PoolTimeout) as failure:
+            raise _failure(self.shown_url, failure) from failure
+
     @property
     def file(self) -> Path | None:
         """Of SQLite."""
@@ -151,6 +158,7 @@ def open_database(url: str) -> Database:
         with database.read() as connection:
             is_newest = revisions.is_newest(connection)
         if not is_newest:
+            database.prepare()
             with database.write() as connection:
                 revisions.bring_to_newest(connection)
     except DatabaseError:

@@ -10,7 +10,7 @@ imports, and nearly each start finds the newest revision.
 import re
 from importlib.resources import files
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 _MIGRATIONS = files("controlplane_api") / "migrations"
 _SCRIPT = re.compile(r"rev_(\d{4})_\w+\.py")
@@ -28,6 +28,14 @@ def is_newest(connection: Connection) -> bool:
     if not inspect(connection).has_table("alembic_version"):
         return False
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [newest_revision()]
+
+
+def prepare(engine: Engine) -> None:
+    """Before `bring_to_newest`, and in no transaction: what takes long and need not keep others waiting."""
+    if engine.dialect.name == "postgresql":
+        from controlplane_api import migrating  # noqa: PLC0415  (see above)
+
+        migrating.build_indexes(engine)
 
 
 def bring_to_newest(connection: Connection) -> None:

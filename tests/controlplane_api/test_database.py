@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from controlplane_api.models import POSITION_OF_SYNC, Base, DumpRange, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import Assignment, GatewayRun, SourceKey
 from tests.newest_schema import FILE, migrated_schema
+from tests.postgres import PostgreSQL
+from tests.stack import wait_for
 
 
 def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
@@ -81,6 +84,52 @@ def test_migration_when_a_dump_of_0003_runs_then_its_ranges_keep_what_their_chun
     assert [(each.reached, each.rows, each.bytes, each.chunks, each.former) for each in ranges] == [
         ('["9"]', 30, 300, 2, None), ('["20"]', 0, 0, 0, None),
     ]  # fmt: skip
+    database.close()
+
+
+AUDIT_OF_0044 = "INSERT INTO audit (at_us, tenant, actor, action, refused, found) VALUES (1, 'acme', 'a', 'b', '', 'c')"
+INVALID = (
+    "CREATE INDEX ix_audit_tenant_id ON audit (tenant)",
+    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_audit_tenant_id'::regclass",
+)
+
+
+@pytest.mark.parametrize("leftover", [(), INVALID])
+def test_migration_of_0044_when_postgresql_builds_the_audit_logs_index_then_others_write_meanwhile(
+    leftover: tuple[str, ...], postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+):
+    database = _open_without_upgrade(postgres.fresh_database(), monkeypatch)
+    url = database.engine.url.render_as_string(hide_password=False)
+    with database.write() as connection:
+        upgrade(connection, "0044")
+        for statement in (AUDIT_OF_0044, *leftover):
+            connection.execute(text(statement))
+    with ThreadPoolExecutor() as threads:
+        with database.write() as early:
+            early.execute(text(AUDIT_OF_0044))
+            opening = [threads.submit(open_database, url) for _ in range(2)]
+            waits = text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                " AND query LIKE '%INDEX CONCURRENTLY%'"
+            )
+
+            def is_building() -> bool:
+                with database.read() as connection:
+                    return bool(connection.execute(waits).scalar_one())
+
+            wait_for("one of them to build", is_building)
+            with database.write() as others:
+                others.execute(text("SET LOCAL lock_timeout = '5s'"))
+                others.execute(text(AUDIT_OF_0044))
+            assert not any(each.done() for each in opening)
+        for each in opening:
+            each.result(timeout=60).close()
+    with database.read() as connection:
+        index = "SELECT indisvalid, pg_get_indexdef(indexrelid) FROM pg_index"
+        found = connection.execute(text(f"{index} WHERE indexrelid = 'ix_audit_tenant_id'::regclass")).one()
+        assert revisions.is_newest(connection)
+        assert connection.execute(text("SELECT count(*) FROM audit")).scalar_one() == 3
+    assert found[0] and found[1].endswith("(tenant, id)")
     database.close()
 
 
