@@ -120,7 +120,8 @@ def _removals(
             continue
         running = _syncing(connection, row.id)
         changes += [Change(Action.STOP, row.agent, row.name, name, _STOPS) for name in running]
-        source_configurations.remove(connection, tenant_id, row.name, stops_tables=True)
+        by = StoppedBy.FLEET_FILE
+        source_configurations.remove(connection, tenant_id, row.name, stops_tables=True, by=by)
         detail = "its agent stops it; what the lake has stays"
         changes.append(Change(Action.REMOVE, row.agent, row.name, detail=detail))
     return changes

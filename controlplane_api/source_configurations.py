@@ -70,7 +70,8 @@ def configure(
         source_id: int = connection.execute(made).scalar_one()
     else:
         source_id = row.id
-        connection.execute(update(Source).where(Source.id == source_id).values(agent_id=agent_id))
+        moves = update(Source).where(Source.id == source_id, Source.agent_id.is_distinct_from(agent_id))
+        connection.execute(moves.values(agent_id=agent_id, told_generation=None))
     moved = row is not None and row.agent_id != agent_id
     generation = 1 + (row.generation or 0 if row is not None else 0)
     values = {"generation": generation, "sha256": sha256, "document": text, "changed_at_us": now}
@@ -87,7 +88,14 @@ def configure(
     return Configured(source_id, change, generation, "" if row is None else row.document or "")
 
 
-def remove(connection: Connection, tenant_id: int, source: str, *, stops_tables: bool) -> int:
+def remove(
+    connection: Connection,
+    tenant_id: int,
+    source: str,
+    *,
+    stops_tables: bool,
+    by: StoppedBy = StoppedBy.CONFIGURATION,
+) -> int:
     """The source is configured no more, and its agent stops it; returns its id. Its tables keep where they stopped."""
     row = _locked(connection, tenant_id, source)
     _check_before(row, source, "some")
@@ -102,7 +110,7 @@ def remove(connection: Connection, tenant_id: int, source: str, *, stops_tables:
             remedy=f"Stop them: menura sync stop {source} --all; or remove the source with --stop-tables.",
             source=source,
         )
-    stop_tables(connection, row.id, None, StoppedBy.CONFIGURATION)
+    stop_tables(connection, row.id, None, by)
     for of_source in (WantedTable, SyncRule, SourceConfiguration):
         connection.execute(delete(of_source).where(of_source.source_id == row.id))
     return int(row.id)

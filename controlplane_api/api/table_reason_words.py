@@ -64,6 +64,11 @@ WORDS: Mapping[TableReason, Words] = MappingProxyType({
         "Find out what changes its rows without logging them, or raise dump.max_rereads_per_hour; then: menura sync"
         " resync {source} {table}",
     ),
+    TableReason.STOPPED_BY_UNLOGGED_POLICY: Words(
+        "The server changed its rows without logging them, and the policy of its host is unlogged_changes: stop.",
+        "Bring its rows again: menura sync resync {source} {table}; to have that done by itself, set unlogged_changes"
+        " to reread on the agent's host.",
+    ),
     TableReason.STOPPED_BY_GATEWAY: Words(
         "The gateway holds back what the source has sent, since the control plane can't apply it.",
         "Do what the problem's message says. To see it, try it again or skip it: menura sources quarantine {source}",

@@ -28,6 +28,7 @@ class TableReason(StrEnum):
     # an error, or a limit, has ended it
     STOPPED_BY_AGENT = "STOPPED_BY_AGENT"
     STOPPED_BY_POLICY = "STOPPED_BY_POLICY"
+    STOPPED_BY_UNLOGGED_POLICY = "STOPPED_BY_UNLOGGED_POLICY"
     STOPPED_BY_GATEWAY = "STOPPED_BY_GATEWAY"
     STOPPED_BY_SINK = "STOPPED_BY_SINK"
     SINK_STOPPED = "SINK_STOPPED"
@@ -151,11 +152,16 @@ def _stopped(table: TableFacts) -> TableReason:
     return _STOPPED.get(table.stopped_by, TableReason.UNKNOWN)
 
 
+#: agents give it only where their host's policy is `unlogged_changes: stop`
+_ROWS_UNLOGGED = "TABLE_ROWS_UNLOGGED"
+
+
 def _failed(table: TableFacts, source: SourceFacts) -> TableReason:
-    if table.failed:
-        return TableReason.STOPPED_BY_POLICY if table.code == REREAD_LIMIT else TableReason.STOPPED_BY_AGENT
-    if table.own is State.FAILED:
-        return TableReason.STOPPED_BY_AGENT
+    if table.failed and table.code == REREAD_LIMIT:
+        return TableReason.STOPPED_BY_POLICY
+    if table.failed or table.own is State.FAILED:
+        is_by_policy = table.code == _ROWS_UNLOGGED
+        return TableReason.STOPPED_BY_UNLOGGED_POLICY if is_by_policy else TableReason.STOPPED_BY_AGENT
     if source.state is not State.FAILED:
         return TableReason.STOPPED_BY_SINK
     return TableReason.STOPPED_BY_GATEWAY if source.stage is Stage.GATEWAY else TableReason.SINK_STOPPED

@@ -104,6 +104,7 @@ def assign(connection: Connection, tenant: str, source: str, agent: str) -> None
         .where(SourceConfiguration.source_id.in_(others))
         .values(effective_generation=0, effective_sha256="", problem=None, told_at_us=None)
     )
+    connection.execute(update(Source).where(Source.id.in_(others)).values(told_generation=None))
     moved = update(Source).where(Source.tenant_id == row.tenant_id, Source.name == source).values(agent_id=row.id)
     if connection.execute(moved).rowcount == 0:
         connection.execute(insert(Source).values(tenant_id=row.tenant_id, agent_id=row.id, name=source))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, or_, select, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into, problem_document
@@ -63,7 +63,8 @@ def record_agent(connection: Connection, agent: AgentSeen) -> None:
         connection.execute(
             statement.on_conflict_do_update(
                 index_elements=[Source.tenant_id, Source.name],
-                set_={name: statement.excluded[name] for name in ("agent_id", *_SAID)},
+                set_={name: statement.excluded[name] for name in ("agent_id", *_SAID)}
+                | {"told_generation": case((Source.agent_id == statement.excluded.agent_id, Source.told_generation))},
                 where=or_(Source.agent_id.is_(None), Source.agent_id.not_in(_ENROLLED)),
             ),
             [{"tenant_id": tenant_id, "agent_id": agent_id, "name": source} | said for source, said in _said(agent)],

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from controlplane_api.commands.fleet_file import read_fleet
 from controlplane_api.database import Database
 from controlplane_api.models import AuditEntry, Source, Sync, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
+from controlplane_api.states import StoppedBy
 from gateway.registry import ConfigurationDigests, ConfigurationSeen, Problem
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import Done, menura
@@ -262,6 +264,31 @@ def test_fleet_when_it_lacks_what_is_there_then_that_stays_unless_it_is_pruned(
     assert changes(gone) == [("stop", "items"), ("stop", "orders"), ("remove", "shop")]
     with database.read() as connection:
         assert set(connection.execute(select(Sync.desired)).scalars()) == {"stopped"}
+        assert set(connection.execute(select(Sync.stopped_by)).scalars()) == {StoppedBy.FLEET_FILE}
+
+
+def test_source_when_it_goes_to_another_agent_then_the_formers_word_on_its_tables_counts_no_more(
+    client: httpx.Client, registry: SqlRegistry, database: Database
+) -> None:
+    def told() -> int | None:
+        with database.read() as connection:
+            return connection.execute(select(Source.told_generation)).scalar_one()
+
+    facts.record_shop(registry)
+    registry.record_effective(KEY, 0, [], None, facts.T0)
+    registry.record_agent(facts.agent_seen("acme", ["shop"]))  # the same again
+    client.post("/api/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-1"})
+    assert told() == 0
+    other = replace(facts.agent_seen("acme", ["shop"]), agent="agent-2")
+    registry.record_agent(other)  # neither has a certificate
+    assert told() is None
+    client.post("/api/v1/tenants/acme/agents", json={"agent": "agent-3"})
+    registry.record_effective(KEY, 0, [], None, facts.T0)
+    client.post("/api/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-3"})
+    assert told() is None
+    registry.record_effective(KEY, 0, [], None, facts.T0)
+    assert configure(client, GOOD, "agent-3").is_success and told() == 0
+    assert configure(client, GOOD, "agent-2").is_success and told() is None
 
 
 def test_fleet_when_an_agent_denies_a_table_then_the_rest_is_done_and_the_refusal_is_told(

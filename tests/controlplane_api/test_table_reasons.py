@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 from menura import cli
 
+from agent.errors import TableRowsUnlogged
 from controlplane_api.api.table_reason_words import WORDS, words_of
 from controlplane_api.api.table_reasons import SourceFacts, TableFacts, TableReason, reason_of
 from controlplane_api.states import DumpHeld, DumpState, Stage, StartKind, State, StoppedBy
@@ -37,6 +38,8 @@ def of(state: State, source: SourceFacts = TOLD, own: State | None = None, **fac
         (of(State.FAILED, failed=True, code="EVENT_UNKNOWN"), R.STOPPED_BY_AGENT),
         (of(State.FAILED, failed=True, code="REREAD_LIMIT"), R.STOPPED_BY_POLICY),
         (of(State.FAILED, code="EVENT_UNKNOWN"), R.STOPPED_BY_AGENT),
+        (of(State.FAILED, failed=True, code=TableRowsUnlogged.code), R.STOPPED_BY_UNLOGGED_POLICY),
+        (of(State.FAILED, code=TableRowsUnlogged.code), R.STOPPED_BY_UNLOGGED_POLICY),
         (of(State.FAILED, SourceFacts(State.FAILED, Stage.GATEWAY), State.STREAMING), R.STOPPED_BY_GATEWAY),
         (of(State.FAILED, SourceFacts(State.FAILED, Stage.LAKE), State.STREAMING), R.SINK_STOPPED),
         (of(State.FAILED, own=State.STREAMING), R.STOPPED_BY_SINK),
