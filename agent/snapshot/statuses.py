@@ -89,8 +89,10 @@ def _noted(progress: SnapshotProgress, tasks: Collection[SnapshotTask]) -> _Held
 
 def _held(task: SnapshotTask) -> _Held:
     """Why its worker reads nothing now; `FREE`: it reads, be it slowly."""
-    if task.throttle is not None and task.throttle.held:
-        return task.throttle.held_by, task.throttle.held
+    throttle = task.throttle  # its worker changes it meanwhile
+    hold = None if throttle is None else throttle.hold
+    if hold is not None:
+        return hold.held, hold.reason
     since_us = task.sending_since_us
     if since_us and time.time_ns() // 1000 - since_us > STATUS_SECONDS * 1_000_000:
         return _Status.GATEWAY, _since(GATEWAY_WAITS, since_us)

@@ -198,10 +198,8 @@ class WorkerThrottle:
         self._cancelled = cancelled
         self._slowed = ""
         self._slowed_until = float("-inf")
-        #: why no chunk may be read now; empty: one may
-        self.held = ""
-        #: what that is about
-        self.held_by = snapshot_pb2.DumpStatus.HELD_UNSPECIFIED
+        #: why no chunk may be read now, set and read whole by two threads; None: one may
+        self.hold: Hold | None = None
         #: of the chunk that is being read
         self.held_seconds = 0.0
 
@@ -214,10 +212,10 @@ class WorkerThrottle:
         self.held_seconds = 0.0
         try:
             while (hold := self._dump.source.hold()) is not None:
-                self.held_by, self.held = hold.held, hold.reason
+                self.hold = hold
                 self._wait(hold.seconds)
         finally:
-            self.held = ""
+            self.hold = None
         self._wait(0)
 
     def most_rows(self, seconds: float, row_bytes: float) -> float:

@@ -76,7 +76,8 @@ def test_before_chunk_when_threads_run_then_waits_until_it_is_calm_and_says_why(
 
     class Watched(Waits):
         def wait(self, timeout: float | None = None) -> bool:
-            reasons.append(share.held)
+            assert share.hold is not None and share.hold.held == snapshot_pb2.DumpStatus.SERVER_BUSY
+            reasons.append(share.hold.reason)
             return super().wait(timeout)
 
     cancelled = Watched(clock)
@@ -87,8 +88,7 @@ def test_before_chunk_when_threads_run_then_waits_until_it_is_calm_and_says_why(
     share.before_chunk()
     assert [reason.split(",")[0] for reason in reasons] == [f"{n} threads run on the server" for n in (11, 10, 9)]
     assert all("sources.shop.dump.max_threads_running is 10, since 12:00:01 UTC" in reason for reason in reasons)
-    assert share.slowed == share.held == ""
-    assert share.held_by == snapshot_pb2.DumpStatus.SERVER_BUSY
+    assert share.slowed == "" and share.hold is None
     clock.seconds += 1
     share.before_chunk()  # 9 is no reason to stop, only one to stay stopped
     assert len(reasons) == 3
