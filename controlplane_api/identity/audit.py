@@ -114,7 +114,7 @@ def search(
 def newest_first(tenant: str, before: int | None) -> Select[AuditEntry]:
     """Rows are compared, in the order of `ix_audit_tenant_id`.
 
-    For "tenant = ... ORDER BY id DESC" PostgreSQL would walk the primary key instead, past all entries that others have
+    For "tenant = ... ORDER BY id DESC" a database may walk the primary key instead, past all entries that others have
     made since.
     """
     place = tuple_(AuditEntry.tenant, AuditEntry.id)

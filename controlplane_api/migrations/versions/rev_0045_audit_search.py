@@ -9,7 +9,7 @@ down_revision = "0044"
 
 def upgrade() -> None:
     op.add_column("audit", sa.Column("failed", sa.Boolean(), nullable=False, server_default=sa.false()))
-    # On PostgreSQL `migrating.build_indexes` has built it before this transaction, which locks the table.
+    # `migrating.build_indexes` may have built it before this transaction, which locks the table.
     op.create_index("ix_audit_tenant_id", "audit", ["tenant", "id"], if_not_exists=True)
     op.drop_index("ix_audit_tenant", "audit")
 
