@@ -43,7 +43,7 @@ from controlplane_api.errors import (
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
 from gateway.loop_turns import Owner
-from gateway.rate import Rates
+from gateway.rate import Rate, Rates
 from gateway.shares import Turns
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER, THREADS = 96, 8, 4, 128
 COMMANDS = frozenset({Need.OPERATE, Need.ADMINISTER, Need.ADMINISTER_FLEET})
 #: refusals of one caller that the audit log keeps; of what he reads and of his commands each
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
+#: failures of one caller's commands that it keeps, and lines about those that it does not
+FAILURES_PER_SECOND, FAILURES_BURST, LEFT_OUT_LINES_PER_SECOND = 0.1, 20, 1 / 60
 
 
 def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
@@ -94,6 +96,10 @@ class Gate:
         #: apart, so that nobody hides a command behind what he reads
         self._refused_reads = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
         self._refused_commands = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+        #: apart, so that whoever is refused hides no defect
+        self._failures = Rates[str](FAILURES_PER_SECOND, FAILURES_BURST, MAX_REFUSED)
+        self._left_out = 0
+        self._left_out_lines = Rate(LEFT_OUT_LINES_PER_SECOND, 1)
         self._in_work = Turns(MAX_IN_WORK, MAX_OF_TENANT, MAX_OF_CALLER)
         self._bodies = Bodies()
         self._missing = missing_page()
@@ -204,7 +210,13 @@ class Gate:
     async def _record_failure(self, rule: Rule, state: Mapping[str, object]) -> None:
         """Of a command that was not carried out, by no fault of who gave it. A database that is away takes none."""
         command, code = state["command"], str(state.get(FAILURE, MenuraError.code))
-        if not isinstance(command, Command) or not self._refused_commands.of_name(command.caller.actor).try_take():
+        if not isinstance(command, Command):
+            return
+        if not self._failures.of_name(command.caller.actor).try_take():
+            self._left_out += 1
+            if self._left_out_lines.try_take():
+                logger.warning("the audit log lacks %d commands that have failed: too many in a while", self._left_out)
+                self._left_out = 0
             return
 
         def record() -> None:

@@ -173,6 +173,32 @@ def test_command_when_a_defect_ends_it_then_the_audit_log_says_that_it_has_faile
     assert len(entries()) == 2
 
 
+def test_command_when_very_many_fail_then_refusals_have_no_part_in_it_and_those_left_out_are_counted(
+    database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def defective(*_: object) -> None:
+        raise KeyError("what nobody thought of")
+
+    rates = {"REFUSALS_BURST": 0, "FAILURES_BURST": 2, "FAILURES_PER_SECOND": 1e-9, "LEFT_OUT_LINES_PER_SECOND": 1e-9}
+    for name, value in rates.items():
+        monkeypatch.setattr(f"controlplane_api.api.gate.{name}", value)
+    facts.record_shop(registry)
+    monkeypatch.setattr(syncs, "start_tables", defective)
+
+    def failed() -> list[str]:
+        with database.read() as connection:
+            return found(connection, outcome=AuditOutcome.FAILED)
+
+    def is_told() -> bool:
+        return any("the audit log lacks 1 commands that have failed" in each.getMessage() for each in caplog.records)
+
+    with serving(database) as url, http_client(url) as client:
+        for _ in range(4):
+            assert client.post(path_of("shop", "orders", "/start"), json={}).status_code == 500
+        wait_for("the line about those that were left out", is_told)
+        wait_for("the failures in the log", lambda: len(failed()) == 2)
+
+
 def test_search_when_entries_come_in_between_its_statements_then_pages_repeat_none(
     client: httpx.Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
