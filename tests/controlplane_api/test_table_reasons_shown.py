@@ -9,6 +9,7 @@ from sqlalchemy import event as sql_event
 from sqlalchemy import update
 
 from controlplane_api.api.table_reasons import TableReason
+from controlplane_api.api.views import Audit, TableView
 from controlplane_api.database import Database
 from controlplane_api.models import Agent, Rollout, RolloutAgent, Source
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -227,3 +228,15 @@ def test_remedies_when_they_name_commands_then_these_bring_the_table_on(
     registry.apply_entry(LANDING, entry(1, cut(1, start=[started("orders", 0)], generation=9)))
     registry.apply_entry(LANDING, entry(2, cut(2, stop=[stopped("orders", 2)], generation=9)))
     assert run("STOPPED_BY_AGENT") == "AGENT_HAS_NOT_ANSWERED"
+
+
+def test_answer_when_the_api_is_of_another_version_then_it_is_read(client: httpx.Client) -> None:
+    told = client.get(path_of("shop", "orders")).json()
+    assert TableView.model_validate(told | {"reason": "OF_A_LATER_VERSION"}).reason is TableReason.UNKNOWN
+    assert TableView.model_validate(told).reason is TableReason.NEVER_STARTED
+    earlier = {name: value for name, value in told.items() if name not in ("reason", "meaning", "remedy")}
+    read = TableView.model_validate(earlier)
+    assert (read.reason, read.meaning, read.remedy) == (TableReason.UNKNOWN, "", "")
+    entry = {"at_us": 1, "actor": "a", "action": "b", "refused": "", "found": "c"}
+    page = Audit.model_validate({"entries": [entry, entry | {"refused": "ROLE_MISSING"}]})
+    assert ([each.outcome for each in page.entries], page.looked_at) == (["done", "refused"], 0)

@@ -1,5 +1,7 @@
 """Who there is: agents, tokens, sessions; and what was done by whom."""
 
+from pydantic import model_validator
+
 from controlplane_api.api.views.base import View
 from controlplane_api.api.views.problems import ProblemView
 from controlplane_api.identity.callers import Role
@@ -149,11 +151,19 @@ class AuditView(View):
     refused: str
     found: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_outcome(cls, told: object) -> object:
+        """An API of an earlier version tells none."""
+        if isinstance(told, dict) and "outcome" not in told:
+            return {**told, "outcome": AuditOutcome.REFUSED if told.get("refused") else AuditOutcome.DONE}
+        return told
+
 
 class Audit(View):
     entries: list[AuditView]
-    #: entries that were looked at for these, those that do not match included
-    looked_at: int
+    #: entries that were looked at for these, those that do not match included; 0: an earlier version does not tell it
+    looked_at: int = 0
     #: for the next page, which may have fewer than `limit` although older ones match; null: there is no older entry
     next_cursor: str | None = None
 

@@ -1,6 +1,8 @@
 """Tables: what they are, how far their syncs are, how they have changed."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from controlplane_api.api.table_reasons import TableReason
 from controlplane_api.api.views.base import View
@@ -9,6 +11,11 @@ from controlplane_api.api.views.lakes import LakeTableView
 from controlplane_api.api.views.problems import ProblemView
 from controlplane_api.api.views.proofs import TableProof
 from controlplane_api.states import Desired, Stage, StartKind, State
+
+
+def _known_reason(told: object) -> object:
+    """An API of a later version may have more of them."""
+    return told if told in tuple(TableReason) else TableReason.UNKNOWN
 
 
 class UnloggedCauseView(View):
@@ -42,10 +49,10 @@ class TableView(View):
     #: where it is held up; null when nothing holds it up
     stage: Stage | None
     #: why it is in its state; stable, for scripts
-    reason: TableReason
-    #: what that means, in plain words, and what to do
-    meaning: str
-    remedy: str
+    reason: Annotated[TableReason, BeforeValidator(_known_reason)] = TableReason.UNKNOWN
+    #: what that means, in plain words, and what to do; an API of an earlier version does not tell it
+    meaning: str = ""
+    remedy: str = ""
     desired: Desired | None
     #: asked of its agent: started, and not failed on its way to the landing
     runs: bool
