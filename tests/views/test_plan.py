@@ -104,6 +104,7 @@ def test_an_aggregate_when_it_is_planned_then_the_view_is_known_by_its_groups(ag
         ("SELECT o.day, avg(CAST(o.total AS DECIMAL(38,2))) AS x FROM shop.app.orders o GROUP BY o.day", "42 digits"),
         ("SELECT o.day, count(DISTINCT o.id) AS n FROM shop.app.orders o GROUP BY o.day", "DISTINCT"),
         ("SELECT o.f, count(*) AS n FROM shop.app.orders o GROUP BY o.f", "no float"),
+        ("SELECT o.day, count(*) AS n FROM shop.app.orders o GROUP BY (1)", "not their places"),
         ("SELECT o.day, o.qty FROM shop.app.orders o GROUP BY o.day", "neither grouped by"),
         ("SELECT count(*) AS n FROM shop.app.orders o", "needs GROUP BY"),
         ("SELECT o.day, count(*) AS n FROM shop.app.orders o GROUP BY o.day HAVING count(*) > 1", "HAVING"),

@@ -130,6 +130,12 @@ def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alo
         ("SELECT o.id FROM shop.app.orders o ORDER BY o.id", "ORDER BY stands with LIMIT"),
         ("SELECT o.id FROM shop.app.orders o LIMIT 3", "LIMIT needs ORDER BY"),
         ("SELECT o.id FROM shop.app.orders o ORDER BY 1 LIMIT 3", "names columns"),
+        ("SELECT o.id, 1 AS one FROM shop.app.orders o ORDER BY 1 DESC LIMIT 2", "not their places"),
+        ("SELECT o.id, 1 AS one FROM shop.app.orders o ORDER BY ((1)) LIMIT 2", "not their places"),
+        ("SELECT o.id, -1 AS one FROM shop.app.orders o ORDER BY -1 LIMIT 2", "not their places"),
+        ("SELECT o.id FROM shop.app.orders o UNION SELECT 1 FROM shop.app.orders o ORDER BY 1 LIMIT 2",
+         "not their places"),
+        ("SELECT o.note, 1 AS one FROM shop.app.orders o GROUP BY (1)", "not their places"),
         ("SELECT o.id FROM shop.app.orders o WHERE sum(o.qty) > 1", "aggregate stands"),
         ("SELECT o.id, sum(o.qty) AS s FROM shop.app.orders o GROUP BY o.note", "neither grouped"),
         ("SELECT o.note, (SELECT max(p.id) FROM crm.app.people p WHERE p.id = o.id) AS m, count(*) AS n"

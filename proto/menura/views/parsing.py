@@ -100,6 +100,13 @@ def _deepest(sql: str) -> int:
     return deepest
 
 
+def is_place(node: exp.Expression) -> bool:
+    """Whether Spark SQL takes a part of ORDER BY or GROUP BY for a column's place: it looks for no parentheses."""
+    while isinstance(node, exp.Paren | exp.Neg):
+        node = node.this
+    return isinstance(node, exp.Literal)
+
+
 def from_table(select: exp.Select) -> exp.Table:
     found = select.args.get("from_") or select.args.get("from")
     if found is None:

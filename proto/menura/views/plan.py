@@ -23,7 +23,7 @@ from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
 from menura.views.averages import AVERAGE_DIGITS
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import Scope
-from menura.views.parsing import MOST_COLUMNS, from_table, input_name, parse, refuse, tables_of
+from menura.views.parsing import MOST_COLUMNS, from_table, input_name, is_place, parse, refuse, tables_of
 from menura.views.parts import check_parts
 from menura.views.terms import DOUBLE, FLOAT, INTEGER, NOTHING, UNKNOWN, Term, quoted, said
 
@@ -333,7 +333,7 @@ def _grouped(group: exp.Group | None, scope: Scope, select: exp.Select) -> list[
     names = {item.alias.lower() for item in select.expressions if isinstance(item, exp.Alias)}
     found = []
     for each in group.expressions:
-        if isinstance(each, exp.Literal):
+        if is_place(each):
             refuse("GROUP BY names columns, not their places", each)
         held = {column.name.lower() for columns in scope.columns.values() for column in columns}
         if isinstance(each, exp.Column) and not each.table and each.name.lower() in names - held:

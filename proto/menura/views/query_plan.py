@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import MOST_CHARS
-from menura.views.parsing import MOST_COLUMNS, input_name, refuse, table_of
+from menura.views.parsing import MOST_COLUMNS, input_name, is_place, refuse, table_of
 from menura.views.parts import check_parts
 from menura.views.plan import alias_of, named
 from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation
@@ -277,7 +277,7 @@ def _grouped(group: exp.Group | None, scope: QueryScope, items: Mapping[str, exp
     aliases = {name.lower(): value for name, value in items.items()}
     found = []
     for each in group.expressions:
-        if isinstance(each, exp.Literal):
+        if is_place(each):
             refuse("GROUP BY names columns, not their places", each)
         is_alias = isinstance(each, exp.Column) and not each.table and not scope.has(each)
         term = scope.term(aliases.get(each.name.lower(), each) if is_alias else each)
@@ -337,6 +337,8 @@ def _limited(node: exp.Expression, found: Relation, names: Mapping[str, str], sc
     ordered: dict[str, str] = {}
     for each in order.expressions:
         value = each.this
+        if is_place(value):
+            refuse("ORDER BY names columns, not their places", each)
         name = by_name.get(value.name.lower()) if isinstance(value, exp.Column) and not value.table else None
         if name is None and scope is not None:
             name = names.get(scope.term(value).sql)
