@@ -136,6 +136,14 @@ def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alo
         ("SELECT o.id FROM shop.app.orders o UNION SELECT 1 FROM shop.app.orders o ORDER BY 1 LIMIT 2",
          "not their places"),
         ("SELECT o.note, 1 AS one FROM shop.app.orders o GROUP BY (1)", "not their places"),
+        ("SELECT o.id, o.person AS qty, qty + 1 AS v FROM shop.app.orders o ORDER BY qty + 1 LIMIT 5", "own column"),
+        ("SELECT o.id, o.person AS qty, -qty AS v FROM shop.app.orders o ORDER BY (-qty) LIMIT 5", "own column"),
+        ("SELECT p.id, (SELECT count(*) AS name FROM shop.app.orders o HAVING name IS NOT NULL) AS n"
+         " FROM crm.app.people p", "this alias"),
+        ("SELECT p.id, (SELECT o.qty AS name FROM shop.app.orders o ORDER BY name || 'a' LIMIT 1) AS n"
+         " FROM crm.app.people p", "this alias"),
+        ("SELECT p.id FROM crm.app.people p WHERE EXISTS (SELECT o.qty AS name, name || 'a' AS x"
+         " FROM shop.app.orders o)", "this alias"),
         ("SELECT o.id FROM shop.app.orders o WHERE sum(o.qty) > 1", "aggregate stands"),
         ("SELECT o.id, sum(o.qty) AS s FROM shop.app.orders o GROUP BY o.note", "neither grouped"),
         ("SELECT o.note, (SELECT max(p.id) FROM crm.app.people p WHERE p.id = o.id) AS m, count(*) AS n"
@@ -316,3 +324,16 @@ def test_views_when_one_reads_another_that_is_recomputed_then_they_are_in_order(
     third = ViewDefinition("acme", "c", "SELECT o.id FROM shop.app.orders o")
     assert in_order([first, second, third]) == [third, second, first]
     assert inputs_of(second.sql) == (ORDERS, InputName.of_view("c"))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT o.id, o.person AS qty, o.qty + 1 AS v FROM shop.app.orders o ORDER BY o.qty + 1 LIMIT 5",
+        "SELECT qty, qty + 1 AS v FROM shop.app.orders o ORDER BY qty + 1, (qty) LIMIT 5",
+        "SELECT p.id, (SELECT count(*) AS name FROM shop.app.orders o HAVING p.name IS NOT NULL) AS n"
+        " FROM crm.app.people p",
+    ],
+)
+def test_a_name_when_an_alias_has_it_too_then_a_column_with_its_table_is_planned(sql: str) -> None:
+    assert query(sql).sql

@@ -25,7 +25,7 @@ from menura.views.expressions import MOST_CHARS
 from menura.views.parsing import MOST_COLUMNS, input_name, is_place, refuse, table_of
 from menura.views.parts import check_parts
 from menura.views.plan import alias_of, named
-from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation
+from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation, bare
 from menura.views.scheduled import read_scheduled
 from menura.views.terms import DOUBLE, FLOAT, NOTHING, Term, quoted, type_word
 
@@ -39,6 +39,7 @@ _JOINS = {
     ("RIGHT", ""): "RIGHT", ("RIGHT", "OUTER"): "RIGHT", ("FULL", ""): "FULL", ("FULL", "OUTER"): "FULL",
     ("LEFT", "SEMI"): "SEMI", ("", "SEMI"): "SEMI", ("LEFT", "ANTI"): "ANTI", ("", "ANTI"): "ANTI",
 }  # fmt: skip
+_NAME_IT = "Name the column with its table, or give the alias another name"
 _SETS: dict[type, str] = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
 
 #: of the names that WITH gives, as the text calls them
@@ -167,6 +168,7 @@ def _select(reader: Reader, node: exp.Select, outer: QueryScope | None, within: 
         texts = _grouped(group, scope, dict(items))
         scope = replace(scope, grouped=frozenset(texts))
         source += f" GROUP BY {', '.join(texts)}" if texts else ""
+    _check_aliases(node, scope)
     if having is not None:
         source += f" HAVING {scope.condition(having.this).sql}"
     terms = [replace(scope, has_windows=True).term(value) for _, value in items]
@@ -178,10 +180,22 @@ def _select(reader: Reader, node: exp.Select, outer: QueryScope | None, within: 
         _check_clauses(distinct, set(), "DISTINCT")
         _check_floats(columns, node)
     begin = "SELECT DISTINCT" if distinct is not None else "SELECT"
-    names = {term.sql: name for (name, _), term in zip(items, terms, strict=True)}
+    outputs = {name: term.sql for (name, _), term in zip(items, terms, strict=True)}
+    names = {text: name for name, text in outputs.items()}
     groups = tuple(names[text] for text in texts if text in names)
     found = Relation(f"{begin} {chosen} {source}", columns, groups=groups if len(groups) == len(texts) else ())
-    return _limited(node, found, names, scope)
+    return _limited(node, found, outputs, scope)
+
+
+def _check_aliases(node: exp.Select, scope: QueryScope) -> None:
+    """In a sub-query Spark SQL takes a name for an alias of the same SELECT before a column of a query around it."""
+    if scope.outer is None:
+        return
+    aliases = {each.alias.lower() for each in node.expressions if isinstance(each, exp.Alias)}
+    clauses = [node.args.get("having"), node.args.get("order"), *node.expressions]
+    for column in (column for each in clauses if each is not None for column in each.find_all(exp.Column)):
+        if not column.table and column.name.lower() in aliases and not scope.has(column):
+            refuse(f"{column.name} may be the column with this alias, or one of a query around it", column, _NAME_IT)
 
 
 def _cast(term: Term) -> str:
@@ -318,8 +332,8 @@ def _with_types(found: Relation, columns: list[Column]) -> str:
     return f"SELECT {', '.join(chosen)} FROM ({found.sql}) AS {OWN}"  # noqa: S608  (quoted names)
 
 
-def _limited(node: exp.Expression, found: Relation, names: Mapping[str, str], scope: QueryScope | None) -> Relation:
-    """With ORDER BY and LIMIT; `names`: of its columns, by their texts."""
+def _limited(node: exp.Expression, found: Relation, outputs: Mapping[str, str], scope: QueryScope | None) -> Relation:
+    """With ORDER BY and LIMIT; `outputs`: the texts of its columns, by their names."""
     order, limit = node.args.get("order"), node.args.get("limit")
     if limit is None:
         if order is not None:
@@ -334,13 +348,15 @@ def _limited(node: exp.Expression, found: Relation, names: Mapping[str, str], sc
     if int(number.name) > MOST_LIMIT:
         refuse(f"LIMIT is at most {MOST_LIMIT}", limit)
     by_name = {column.name.lower(): column.name for column in found.columns}
+    names = {text: name for name, text in outputs.items()}
     ordered: dict[str, str] = {}
     for each in order.expressions:
-        value = each.this
+        value = bare(each.this)
         if is_place(value):
             refuse("ORDER BY names columns, not their places", each)
         name = by_name.get(value.name.lower()) if isinstance(value, exp.Column) and not value.table else None
         if name is None and scope is not None:
+            _check_meant(value, outputs, scope)
             name = names.get(scope.term(value).sql)
         if name is None:
             refuse("ORDER BY with LIMIT names columns of its query: have it among them", each)
@@ -348,3 +364,15 @@ def _limited(node: exp.Expression, found: Relation, names: Mapping[str, str], sc
     ties = [f"{quoted(column.name)} ASC NULLS FIRST" for column in found.columns if column.name not in ordered]
     by = ", ".join([*ordered.values(), *ties])
     return replace(found, sql=f"SELECT * FROM ({found.sql}) AS {OWN} ORDER BY {by} LIMIT {int(number.name)}")  # noqa: S608
+
+
+def _check_meant(value: exp.Expression, outputs: Mapping[str, str], scope: QueryScope) -> None:
+    """Spark SQL takes a name within ORDER BY for a column of the query before one of its tables."""
+    texts = {name.lower(): text for name, text in outputs.items()}
+    rows = replace(scope, grouped=None)
+    for column in value.find_all(exp.Column):
+        text = texts.get(column.name.lower())
+        if text is None or column.table:
+            continue
+        if not scope.has(column) or rows.term(column).sql != text:
+            refuse(f"{column.name} within ORDER BY is the query's own column", column, _NAME_IT)

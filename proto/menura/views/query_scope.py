@@ -161,12 +161,12 @@ class QueryScope(Scope):
 
     def _note_conditions(self, node: exp.Expression) -> None:
         """So are parts of it that AND and OR join, and these with NOT."""
-        node = _bare(node)
+        node = bare(node)
         if isinstance(node, exp.And | exp.Or):
             self._note_conditions(node.this)
             self._note_conditions(node.expression)
         else:
-            inner = _bare(node.this) if isinstance(node, exp.Not) else node
+            inner = bare(node.this) if isinstance(node, exp.Not) else node
             self.reader.conditions[id(inner)] = inner
 
     def column(self, node: exp.Column) -> Term:
@@ -343,7 +343,7 @@ class QueryScope(Scope):
         return f"{'DESC' if node.args.get('desc') else 'ASC'} NULLS {nulls}"
 
 
-def _bare(node: exp.Expression) -> exp.Expression:
+def bare(node: exp.Expression) -> exp.Expression:
     """Without parentheses."""
     while isinstance(node, exp.Paren):
         node = node.this
