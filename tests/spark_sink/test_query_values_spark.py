@@ -36,6 +36,8 @@ TYPES = [
     "-o.price", "abs(o.wide)", "o.price IN (1, 0.5)", "o.price BETWEEN 0 AND 1.234", "nullif(o.few, 1.0)",
     "o.word LIKE 'a%'", "o.word NOT LIKE 'a%'", "NOT o.word LIKE '_'", "o.few NOT IN (1, 2)",
     "o.few NOT BETWEEN 1 AND 2",
+    "o.yes = (o.few < o.small)", "(o.yes = (o.few > 1)) BETWEEN false AND true", "o.yes <> (o.yes IN (false, NULL))",
+    "o.yes = (o.few < o.small) IS NULL", "o.yes <=> ((o.few < o.small))", "(o.few < o.small) <=> o.yes",
     "count(*) OVER () + 0.5", "first_value(1) OVER (ORDER BY o.id) + 0.5", "min(1) OVER (ORDER BY o.id) + 0.5",
 ]  # fmt: skip
 QUERIES = [
@@ -45,6 +47,8 @@ QUERIES = [
     "SELECT q.n + 0.5 AS v FROM (SELECT year(o.born) AS n FROM {odd} o) q",
     "WITH w AS (SELECT 1 AS n FROM {odd} o) SELECT coalesce(w.n, 0.5) AS v FROM w",
     "SELECT o.id, (SELECT max(1) FROM {odd} q WHERE q.few = o.few) + 0.5 AS v FROM {odd} o",
+    "SELECT o.id, o.small AS few, o.few + 1 AS v FROM {odd} o WHERE o.few < 100 ORDER BY o.few + 1, o.id LIMIT 5",
+    "SELECT o.id, (SELECT count(*) AS few FROM {odd} q HAVING o.few > 1) AS v FROM {odd} o",
     "SELECT o.id, o.word FROM {odd} o WHERE o.few NOT IN (SELECT q.small FROM {odd} q WHERE q.small > 0) OR o.yes",
     "SELECT o.id, CASE WHEN o.few IN (SELECT q.large FROM {odd} q) THEN 1 WHEN NOT o.few IN (SELECT q.small"
     " FROM {odd} q WHERE q.yes) THEN 2 ELSE 3 END AS v FROM {odd} o",

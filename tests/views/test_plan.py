@@ -5,6 +5,7 @@ from menura.views.definition import Column, InputName, Shape, ViewDefinition, Vi
 from menura.views.explain import explain
 from menura.views.parsing import MOST_NODES
 from menura.views.plan import Plan, Role, make_plan
+from menura.views.query_plan import plan_query
 from menura.views.reads import in_order
 
 ORDERS = InputName("shop", "app", "orders")
@@ -174,3 +175,39 @@ def test_views_when_they_read_each_other_then_they_are_in_order_or_refused() -> 
 def test_a_document_when_it_is_none_of_views_then_it_is_refused(document: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode_views(document)
+
+
+CHAINS = [
+    "o.ok = o.id < o.qty", "o.ok = o.ok = o.ok", "o.ok = o.ok BETWEEN false AND true", "o.ok <> o.ok IN (false, NULL)",
+    "o.ok <> o.ok NOT IN (false)", "o.ok = o.note LIKE 'a'", "o.note NOT LIKE 'a' = o.ok",
+    "o.ok = o.ok NOT BETWEEN false AND true",
+    "o.id BETWEEN 1 AND 2 = o.ok", "o.id < o.qty = o.ok", "o.ok <=> o.id < o.qty", "o.ok <=> o.ok IN (true)",
+    "o.ok = NOT o.ok", "o.id BETWEEN 1 AND 2 IS NULL",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_comparison_when_it_is_compared_without_parentheses_then_it_is_refused(chain: str) -> None:
+    for text in (
+        f"SELECT o.id, {chain} AS x FROM shop.app.orders o",
+        f"SELECT o.id FROM shop.app.orders o WHERE o.qty > 1 AND {chain}",
+    ):
+        with pytest.raises(ViewRefused) as refused:
+            planned(text)
+        assert "a comparison is" in refused.value.found
+        with pytest.raises(ViewRefused) as refused:
+            plan_query(f"SCHEDULE EVERY 1 HOUR AS {text}", {ORDERS: SHAPES[ORDERS]})
+        assert "a comparison is" in refused.value.found
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "o.ok = (o.id < o.qty)", "(o.ok = o.ok) = o.ok", "(o.ok = o.ok) BETWEEN false AND true",
+        "o.ok <> (o.ok NOT IN (false, NULL))", "NOT o.ok = o.ok", "NOT o.id BETWEEN 1 AND 2",
+        "o.ok <=> ((o.id < o.qty))",
+        "o.ok = o.ok IS NULL", "(o.id < o.qty) <=> o.ok", "o.ok = o.ok AND o.id < 3",
+    ],
+)  # fmt: skip
+def test_a_comparison_when_it_is_in_parentheses_then_it_is_compared(chain: str) -> None:
+    assert planned(f"SELECT o.id, {chain} AS x FROM shop.app.orders o").outputs[1].type == "b"

@@ -48,6 +48,14 @@ _READ: dict[type[exp.Expression], frozenset[str]] = {
 }  # fmt: skip
 
 
+#: Spark SQL has them on one level and reads them from the left; the parser has three levels of them
+_COMPARISONS = (
+    exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between, exp.Like,
+    exp.Is,
+)  # fmt: skip
+_OPERANDS = ("this", "expression", "low", "high")
+
+
 def check_parts(tree: exp.Expression) -> None:
     """Raises `ViewRefused`."""
     for node in tree.find_all(exp.Expression):
@@ -57,3 +65,18 @@ def check_parts(tree: exp.Expression) -> None:
             refuse(
                 f"{type(node).__name__} with {unread[0].upper().strip('_')} is not among what views can compute", node
             )
+        if isinstance(node, _COMPARISONS):
+            _check_operands(node)
+
+
+def _check_operands(node: exp.Expression) -> None:
+    """NOT is what the parser makes of NOT IN, NOT BETWEEN and IS NOT."""
+    for operand in (node.args.get(name) for name in _OPERANDS):
+        if isinstance(operand, (*_COMPARISONS, exp.Not)):
+            refuse("a comparison is compared without parentheses", node, "Put parentheses around it")
+    right = node.args.get("expression")
+    is_equal = isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ)
+    if is_equal and isinstance(right, exp.Paren) and isinstance(right.this, (*_COMPARISONS, exp.Not)):
+        refuse(  # the parser has put these parentheses there, or the text has
+            "a comparison is at the right of <=>", node, "Have it at the left, in parentheses, or in two pairs of them"
+        )
