@@ -31,11 +31,14 @@ from spark_sink.errors import ViewTaskLost
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings, outcome_of
 from spark_sink.views.child_process import Child, started
 from spark_sink.views.maintain import ViewWork
+from spark_sink.views.query_process import BOUNDS
 from spark_sink.views.store_folders import be_own, digest
 
 _MODULE = "spark_sink.ingest.view_process_main"
 #: before what a process is given: how many bytes it is
 SIZE = struct.Struct(">Q")
+#: of a turn: its query's, and an hour for what is read and committed; beyond it the store hangs, and other views wait
+MOST_SECONDS = BOUNDS.seconds + 3600.0
 
 logger = logging.getLogger("menura.sink")
 
@@ -79,7 +82,9 @@ class ViewProcesses:
         with self._own_folder() as (folder, lock):
             environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder)}
             with (
-                started(command, str(folder), environment, says_errors=True, holds=[lock]) as child,
+                started(
+                    command, str(folder), environment, seconds=MOST_SECONDS, says_errors=True, holds=[lock]
+                ) as child,
                 self._ended_with(child),
             ):
                 try:

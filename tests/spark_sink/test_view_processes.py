@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from menura.views.definition import ViewDefinition, encode_views
 
-from spark_sink.ingest import view_standings
+from spark_sink.ingest import view_process, view_standings
 from spark_sink.ingest.recomputations import Recomputations
 from spark_sink.ingest.view_process import ViewProcesses
 from spark_sink.ingest.view_task import ViewOutcome, ViewSettings
@@ -122,6 +122,16 @@ def test_a_turn_when_its_process_is_killed_then_the_view_says_so_and_is_tried_ag
     assert turned(world) == {"slow": ("following", "")}
     assert world.held("slow") == [(0,)]
     assert [each.name for each in (tmp_path / "turns" / "own").iterdir()] == ["lock"]
+
+
+def test_a_turn_when_it_does_not_end_then_it_is_killed_and_the_view_says_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_process, "MOST_SECONDS", 1.0)
+    want(world, slow=SLOW)
+    assert turned(world) == {"slow": ("stopped", "VIEW_TASK_LOST")}
+    assert "it takes longer than 1.0 s" in world.sink.states()[0].message
+    wait_for("end of both", lambda: inside(tmp_path) == [] or None)
 
 
 def test_a_turn_when_its_sink_stops_then_its_processes_end(world: World, tmp_path: Path) -> None:
