@@ -23,18 +23,23 @@ class Child:
         self.gives: IO[bytes] = process.stdout
         self._process = process
         self._seconds = seconds
-        self._timer = Timer(seconds, process.kill) if seconds is not None else None
+        self._is_late = False
+        self._timer = Timer(seconds, self._end_late) if seconds is not None else None
         if self._timer is not None:
             self._timer.daemon = True
             self._timer.start()
+
+    def _end_late(self) -> None:
+        self._is_late = True  # before whoever reads its answer can see that it has ended
+        self._process.kill()
 
     def kill(self) -> None:
         self._process.kill()
 
     def ended(self) -> str:
         """How it has ended, once it is not understood: it is killed where it is still there."""
+        is_late = self._is_late
         self._process.kill()
-        is_late = self._timer is not None and self._timer.finished.is_set()
         status = self._process.wait()
         if is_late or status == -signal.SIGXCPU:
             return f"it takes longer than {self._seconds} s"

@@ -15,6 +15,7 @@ import pytest
 from spark_sink.errors import ViewNotComputed
 from spark_sink.views import engine as views_engine
 from spark_sink.views import query_process
+from spark_sink.views.child_process import started
 from spark_sink.views.engine import engine
 from spark_sink.views.query_process import Bounds, computed
 from tests.stack import wait_for
@@ -144,3 +145,18 @@ def test_a_query_when_its_folder_was_removed_and_its_input_ends_then_its_process
         finally:
             process.kill()
     assert process.returncode == 1
+
+
+def test_a_query_when_it_takes_more_of_a_core_than_it_may_then_it_is_said_to_take_longer(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", query_process._source()]
+    with started(command, str(tmp_path), query_process._ENVIRONMENT, seconds=3600) as child:
+        sql = "SELECT count(*) AS n FROM t0 a, t0 b, t0 c, t0 d"
+        query_process._send(child.given, sql, {"t0": numbers(1000)}, Bounds(seconds=3))
+        assert child.gives.read() == b""
+        assert child.ended() == "it takes longer than 3600 s"
+
+
+def test_a_process_when_its_time_is_over_then_that_is_said_once_its_answer_has_ended(tmp_path: Path) -> None:
+    with started(["sleep", "3600"], str(tmp_path), {}, seconds=0.1) as child:
+        assert child.gives.read() == b""
+        assert child.ended() == "it takes longer than 0.1 s"
