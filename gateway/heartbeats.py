@@ -7,7 +7,7 @@ Lives on the event loop alone.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -38,34 +38,48 @@ class Heartbeats:
     record: Callable[[Sequence[HeartbeatSeen]], None]
     interval_seconds: float
     _newest: dict[AgentName, HeartbeatSeen] = field(default_factory=dict)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: what is still to be written of the last interval
+    _due: dict[AgentName, HeartbeatSeen] = field(default_factory=dict)
+    #: whose heartbeats are being written, and when they are
+    _writing: dict[AgentName, asyncio.Event] = field(default_factory=dict)
 
     def tell(self, beat: HeartbeatSeen) -> None:
         self._newest[beat.tenant, beat.agent] = beat
 
     async def forget(self, name: AgentName) -> None:
-        """After this nothing more is written of what the agent has told."""
-        async with self._turn:
-            self._newest.pop(name, None)
+        """After this nothing more is written of what the agent has told. Waits where that is being written."""
+        self._newest.pop(name, None)
+        self._due.pop(name, None)
+        if (written := self._writing.get(name)) is not None:
+            await written.wait()
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await asyncio.sleep(self.interval_seconds)
-            async with self._turn:
-                beats, self._newest = self._newest, {}
-                for piece in _pieces(beats.values()):
-                    await self.reports.tell(_OF_ALL, partial(self.record, piece))
+            self._due, self._newest = self._newest, {}
+            while piece := _take_piece(self._due):
+                await self._write(piece)
+
+    async def _write(self, piece: dict[AgentName, HeartbeatSeen]) -> None:
+        written = asyncio.Event()
+        self._writing = dict.fromkeys(piece, written)
+        try:
+            await self.reports.tell(_OF_ALL, partial(self.record, list(piece.values())))
+        finally:
+            self._writing = {}
+            written.set()
 
 
-def _pieces(beats: Iterable[HeartbeatSeen]) -> Iterator[Sequence[HeartbeatSeen]]:
-    piece: list[HeartbeatSeen] = []
+def _take_piece(due: dict[AgentName, HeartbeatSeen]) -> dict[AgentName, HeartbeatSeen]:
+    """The next `PIECE_ROWS`, or one agent with more sources; what is taken is due no more."""
+    piece: dict[AgentName, HeartbeatSeen] = {}
     rows = 0
-    for beat in beats:
-        if piece and rows + 1 + len(beat.sources) > PIECE_ROWS:
-            yield piece
-            piece, rows = [], 0
-        piece.append(beat)
+    for name, beat in due.items():
         rows += 1 + len(beat.sources)
-    if piece:
-        yield piece
+        if piece and rows > PIECE_ROWS:
+            break
+        piece[name] = beat
+    for name in piece:
+        del due[name]
+    return piece

@@ -1,6 +1,7 @@
 """Heartbeats of many agents, written together."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -105,3 +106,43 @@ def test_heartbeats_when_many_agents_send_some_then_the_newest_of_each_is_writte
     asyncio.run(scenario())
     assert [len(piece) for piece in written] == [250] * 4 + [1]
     assert {found.at_us for piece in written[:4] for found in piece} == {2}
+
+
+def test_an_agent_when_it_is_forgotten_then_waits_for_its_own_heartbeat_alone_and_none_is_written_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.heartbeats.PIECE_ROWS", 4)
+    begun, go_on = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def record(beats: Sequence[HeartbeatSeen]) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        written.extend(seen.agent for seen in beats)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            heartbeats = Heartbeats(Reports(GatewayMetrics(), FairThreads(threads, Turns())), record, 0.01)
+            for agent in range(4):
+                heartbeats.tell(beat(agent))
+            running = asyncio.create_task(heartbeats.run())
+            await eventually("the first piece to be in writing", begun.is_set)
+            heartbeats.tell(beat(4))
+            heartbeats.tell(beat(5))
+            try:
+                async with asyncio.timeout(60):
+                    for other in (3, 4, 6):  # of the next piece, of the next interval, of none
+                        await heartbeats.forget(("acme", f"agent-{other}"))
+                own = asyncio.create_task(heartbeats.forget(("acme", "agent-0")))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not own.done()
+            finally:
+                go_on.set()
+            await own
+            assert "agent-0" in written
+            await eventually("the others to be written", lambda: "agent-5" in written)
+            running.cancel()
+
+    asyncio.run(scenario())
+    assert written == ["agent-0", "agent-1", "agent-2", "agent-5"]
