@@ -1,11 +1,10 @@
 """The control plane's database: SQLite embedded, PostgreSQL in production, brought to the newest revision when opened.
 
 Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at its
-beginning, so that two writers wait for each other (`BUSY_SECONDS`), those of a process in order (`writers`), and none
-fails halfway. On PostgreSQL no statement
-waits longer than that for a lock, and a process that stands still in a transaction is cut off after `IDLE_SECONDS`, so
-that others get what it holds. A kill between two statements leaves the database as it was before the transaction,
-migrations included.
+beginning, so that two writers wait for each other (`BUSY_SECONDS` in all), those of a process in order (`writers`), and
+none fails halfway. On PostgreSQL no statement waits longer than that for a lock, and a process that stands still in a
+transaction is cut off after `IDLE_SECONDS`, so that others get what it holds. A kill between two statements leaves the
+database as it was before the transaction, migrations included.
 
 A failure is one of two. `DatabaseUnavailable` is transient: the connection, a lock, a full disk, a missing grant or
 table; the same transaction may succeed later. `DatabaseRefused` is permanent: the database refuses these values, and
@@ -36,7 +35,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from controlplane_api import revisions
 from controlplane_api.errors import DatabaseError, DatabaseRefused, DatabaseUnavailable, DatabaseUnsupported
-from controlplane_api.writers import Writers
+from controlplane_api.writers import TurnTimeout, Writers
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
@@ -46,7 +45,8 @@ IDLE_SECONDS = 120
 PRIVATE = 0o600
 #: rows looked up by name in one statement; SQLite takes 32,766 parameters
 LOOKUP_ROWS = 5_000
-_WRITE = "menura_write"
+#: on SQLite, of a transaction that writes: how long it may still wait for the file
+_WRITE_SECONDS = "menura_write_seconds"
 #: classes of SQLSTATE that say the same again whenever it is tried: features, cardinality, data, integrity, limits
 _PERMANENT_SQLSTATES = ("0A", "21", "22", "23", "54")
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -97,12 +97,12 @@ class Database:
     def _transaction(self, *, write: bool) -> Iterator[Connection]:
         try:
             with (
-                self._writers.turn() if write and self.engine.dialect.name == "sqlite" else nullcontext(),
-                self.engine.connect().execution_options(**{_WRITE: write}) as connection,
+                self._writers.turn() if write and self.engine.dialect.name == "sqlite" else nullcontext() as seconds,
+                self.engine.connect().execution_options(**{_WRITE_SECONDS: seconds}) as connection,
                 connection.begin(),
             ):
                 yield connection
-        except (StatementError, PoolTimeout, OverflowError) as failure:
+        except (StatementError, PoolTimeout, TurnTimeout, OverflowError) as failure:
             raise _failure(self.shown_url, failure) from failure
 
 
@@ -276,8 +276,15 @@ def _write_ahead(cursor: DBAPICursor) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    write = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    seconds = connection.get_execution_options().get(_WRITE_SECONDS)
+    if seconds is None:
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={int(seconds * 1000)}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000}")
 
 
 def failure_words(failure: BaseException) -> str:
@@ -286,7 +293,7 @@ def failure_words(failure: BaseException) -> str:
     return words.splitlines()[0] if words else type(failure).__name__
 
 
-def _failure(url: str, failure: StatementError | PoolTimeout | OverflowError) -> DatabaseError:
+def _failure(url: str, failure: StatementError | PoolTimeout | TurnTimeout | OverflowError) -> DatabaseError:
     if is_permanent(failure):
         return DatabaseRefused(
             f"using the database {url}",
