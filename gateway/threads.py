@@ -9,6 +9,7 @@ own 5 ms would be most of a second for a commit.
 
 import asyncio
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,9 @@ PACKAGE_THREADS = 2
 BACKGROUND_THREADS = 16
 #: that a thread computes while another one waits for the interpreter; of the whole process
 SWITCH_SECONDS = 0.0005
+_SWITCHING = threading.Lock()
+#: before it, one for each gateway that runs in the process: first the process's own
+_FORMER_SECONDS: list[float] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ def threads(landing_threads: int) -> Iterator[Threads]:
     """Inside of an event loop, whose default pool becomes the gateway's too; at the end what runs is awaited."""
     background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="background")
     asyncio.get_running_loop().set_default_executor(background)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    with ExitStack() as pools:
+    with _switching(), ExitStack() as pools:
 
         def pool(count: int, name: str) -> Executor:
             return pools.enter_context(ThreadPoolExecutor(count, thread_name_prefix=name))
@@ -63,6 +66,19 @@ def threads(landing_threads: int) -> Iterator[Threads]:
             packages=_fair(pool(PACKAGE_THREADS, "package"), PACKAGE_THREADS),
             enrolling=_fair(pool(ENROL_THREADS, "enrol"), ENROL_THREADS),
         )
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    """Inside: `SWITCH_SECONDS`. Behind the last gateway of the process, in whatever order they end, as before."""
+    with _SWITCHING:
+        _FORMER_SECONDS.append(sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        with _SWITCHING:
+            sys.setswitchinterval(_FORMER_SECONDS.pop())
 
 
 def of_tenant(count: int) -> int:
