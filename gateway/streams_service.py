@@ -72,8 +72,8 @@ class StreamsService:
         self._parts.metrics.menura_session_streams_total += 1
         self._parts.metrics.menura_session_open_streams += 1
         stream = AgentStream(context, self._parts.backlog)
-        turn = loop_turns.begin(("", stream.peer))
         try:
+            turn = loop_turns.begin(self._certified(context) or ("", _host(context)))
             await run_until_first(self._serve_stream(stream, context, turn), self._leave_when_stopping())
         except MenuraError as error:
             stream.close()
@@ -120,7 +120,6 @@ class StreamsService:
                 self._admission.place(stream.key.of_agent, context)
                 await self._serve_agent(stream, hello, None)
             return
-        turn.owner = identity.name
         self._admission.place(identity.name, context)
         self._parts.metrics.certificates_us[stream] = identity.expires_at_us
         hello = await stream.open(self._admission, identity.name)
@@ -149,18 +148,27 @@ class StreamsService:
             raise CertificateMissing("admitting an agent", "its connection has no certificate", data=NOTHING_READ)
         return identity_of(shown[0])
 
-    def _named(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> AgentName | None:
-        """Whose stream it is: as its certificate says, which has been read, or as its header does."""
+    def _certified(self, context: grpc.aio.ServicerContext) -> AgentName | None:
+        """Whose certificate it is; None where there is none, or one that says nothing of use."""
         with suppress(CertificateMissing, CertificateInvalid):
             if (identity := self._identity(context)) is not None:
                 return identity.name
-        return None if stream.key is None else stream.key.of_agent
+        return None
+
+    def _named(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> AgentName | None:
+        """Whose stream it is: as its certificate says, which has been read, or as its header does."""
+        return self._certified(context) or (None if stream.key is None else stream.key.of_agent)
 
     async def _leave_when_stopping(self) -> None:
         await self._stop.wait()
         raise GatewayStopping(
             "serving an agent", "the gateway is stopping", data="What is not acknowledged is read again"
         )
+
+
+def _host(context: grpc.aio.ServicerContext) -> str:
+    """Without the port: all connections of a host have one share of turns until their Hello."""
+    return str(context.peer()).rpartition(":")[0]
 
 
 async def _leave_when_expired(identity: Identity | None) -> None:

@@ -24,11 +24,14 @@ from controlplane_api.identity.ca_files import load_or_make
 from controlplane_api.identity.certificates import ca_certificate
 from controlplane_api.models import Agent, Source, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
+from gateway import loop_turns
 from gateway.config import GatewayConfig
 from gateway.errors import ListenRefused
 from gateway.registry import SourceKey
+from gateway.shares import Owner
 from tests.gateway.harness import running_gateway
 from tests.gateway.identities import Installation, forged, identified_gateway
+from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import ScriptedAgent, commit_cut, eventually, raw_stream, scripted_agent
 from tests.gateway.sql_registry import want
 
@@ -304,3 +307,38 @@ def test_streams_when_an_agent_says_no_hello_then_it_has_its_places_and_its_shar
 
     asyncio.run(main())
     database.close()
+
+
+def test_streams_when_they_begin_then_they_have_the_turns_of_their_certificates_agent_and_without_one_of_their_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[Owner] = []
+    begin = loop_turns.begin
+
+    def seen(owner: Owner) -> loop_turns.Turn:
+        began.append(owner)
+        return begin(owner)
+
+    monkeypatch.setattr(loop_turns, "begin", seen)
+
+    async def certified(here: Installation) -> None:
+        async with here.dialled(await here.enrol("db-1", "shop"), "acme", "db-1", "shop") as agent:
+            await (await agent.open("Control_Config")).expect("hello_ack")
+        ca = load_or_make(tmp_path / "ca")
+        assert isinstance(ca.key, ec.EllipticCurvePrivateKey)
+        nobodys = shown(here, *forged(ca.certificate, ca.key, x509.DNSName("db-1")))
+        async with here.dialled(nobodys, "acme", "db-1", "shop") as stranger:
+            assert (await (await stranger.open("Control_Config")).expect_error()).code == "CERTIFICATE_INVALID"
+
+    run(tmp_path, certified)
+    assert began == [("acme", "db-1"), ("", "ipv4:127.0.0.1")]
+
+    async def at_their_word() -> None:
+        async with running_gateway(tmp_path / "other", MemoryRegistry()) as address:
+            for number in range(2):
+                async with scripted_agent(address, "shop", agent=f"db-{number}"):
+                    pass
+
+    began.clear()
+    asyncio.run(at_their_word())
+    assert began == [("", "ipv4:127.0.0.1")] * 2
