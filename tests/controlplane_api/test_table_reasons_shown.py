@@ -198,7 +198,8 @@ def test_commands_when_tables_are_held_up_then_say_the_code_and_what_it_means(
 def test_openapi_when_it_is_read_then_has_all_codes(client: httpx.Client) -> None:
     schemas = client.get("/api/v1/openapi.json").json()["components"]["schemas"]
     assert set(schemas["TableReason"]["enum"]) == set(TableReason)
-    assert schemas["TableView"]["properties"]["reason"] == {"$ref": "#/components/schemas/TableReason"}
+    reason = schemas["TableView"]["properties"]["reason"]
+    assert reason == {"$ref": "#/components/schemas/TableReason", "default": "UNKNOWN"}
 
 
 def test_remedies_when_they_name_commands_then_these_bring_the_table_on(
