@@ -20,6 +20,7 @@ from spark_sink.lake.schema_policy import SchemaPolicy, SchemaRules
 from spark_sink.lake.table_options import NO_OPTION, OPTIONS, OptionRules
 from spark_sink.lake.tail import DETACHED_BYTES, MERGE_SECONDS, Waiting
 from spark_sink.landed.storage import use_options
+from spark_sink.metrics_arguments import add_metrics_arguments
 from spark_sink.views.store_folders import default_folder
 
 T = TypeVar("T")
@@ -56,13 +57,7 @@ def parser() -> argparse.ArgumentParser:
     said = "file with the CA of an https:// --api, in place of the system's (MENURA_API_CA)"
     running.add_argument("--api-ca", metavar="FILE", type=Path, help=said, default=ca or None)
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
-    running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
-    running.add_argument(
-        "--metrics-token-file",
-        metavar="FILE",
-        type=Path,
-        help="with a token that /metrics needs, which it does wherever other machines reach the port",
-    )
+    add_metrics_arguments(running)
     running.add_argument("--traces", metavar="URL", help="send OpenTelemetry traces of changes there, by OTLP/HTTP")
     running.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
     running.add_argument(

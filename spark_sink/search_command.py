@@ -27,6 +27,7 @@ from spark_sink.export.lake_access import check_tables, waiting
 from spark_sink.export_arguments import add_arguments
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
+from spark_sink.metrics_arguments import add_metrics_arguments
 from spark_sink.search.lag import BETWEEN, STORE_FAILURES, lag_of, store_reason
 from spark_sink.search_arguments import add_where, where_of
 from spark_sink.work import TableId
@@ -292,11 +293,5 @@ def _add_serve_arguments(serving: argparse.ArgumentParser) -> None:
     serving.add_argument(
         "--timeout-seconds", type=float, default=10.0, metavar="N", help="of one search (default: %(default)s)"
     )
-    serving.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
-    serving.add_argument(
-        "--metrics-token-file",
-        metavar="FILE",
-        type=Path,
-        help="with a token that /metrics needs, which it does wherever other machines reach the port",
-    )
+    add_metrics_arguments(serving)
     serving.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)

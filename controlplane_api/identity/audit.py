@@ -89,7 +89,7 @@ def search(
     Several statements ask for it: the caller's transaction reads one moment (`read_one_moment`), or pages may repeat
     rows.
 
-    `text`: part of who, what, the code or what was found, in small letters or capitals.
+    `text`: part of who, what, the code or what was found, in small letters or capitals, where they are ASCII.
     """
     window = newest_first(tenant, before).limit(MOST_LOOKED_AT).subquery()
     entry = aliased(AuditEntry, window)

@@ -8,7 +8,7 @@ from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit, page_of, read_cursor
 from controlplane_api.api.paths import ApiTokenName, ControlDatabase, TenantName
 from controlplane_api.api.requests import ApiTokenCommand, ApiTokenCreate, FleetApiTokenCreate
-from controlplane_api.api.routers.identities import AuditText, WantedOutcome, audit_page
+from controlplane_api.api.routers.identities import AuditSearch, audit_page
 from controlplane_api.api.views import ApiTokenCreated, ApiTokens, ApiTokenView, Audit
 from controlplane_api.api.writing import KEYED, Write, WriteSecret, Writing
 from controlplane_api.errors import ApiTokensTooMany, ApiTokenUnknown
@@ -63,16 +63,10 @@ def revoke_fleet_api_token(api_token: ApiTokenName, _request: ApiTokenCommand, w
 
 
 @router.get("/audit")
-def get_fleet_audit(
-    database: ControlDatabase,
-    text: AuditText = "",
-    outcome: WantedOutcome = None,
-    cursor: Cursor = "",
-    limit: Limit = 100,
-) -> Audit:
+def get_fleet_audit(database: ControlDatabase, search: AuditSearch) -> Audit:
     """What was done and refused that is no tenant's, the newest first."""
     with database.read() as connection:
-        return audit_page(connection, "", text, outcome, cursor, limit)
+        return audit_page(connection, "", search)
 
 
 def _create(write: Writing, grant: Grant, request: ApiTokenCreate | FleetApiTokenCreate) -> ApiTokenCreated:

@@ -1,8 +1,9 @@
 """Who agents are: tokens that enrol them, their end, whose a source is, and what was done and refused."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from menura.instants import now_us
 from sqlalchemy import Connection
 
@@ -28,7 +29,17 @@ AuditText = Annotated[
         description="Part of who, what, the error's code or what was found; empty: all.",
     ),
 ]
-WantedOutcome = Annotated[AuditOutcome | None, Query(description="What became of it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    text: AuditText = ""
+    outcome: Annotated[AuditOutcome | None, Query(description="What became of it.")] = None
+    cursor: Cursor = ""
+    limit: Limit = 100
+
+
+AuditSearch = Annotated[AuditQuery, Depends()]
 
 
 @router.post("/tokens", responses=refusals(CaMissing, TokensTooMany))
@@ -103,30 +114,21 @@ def assign_source(tenant: TenantName, source: SourceName, request: SourceAssign,
 
 
 @router.get("/audit")
-def get_audit(
-    tenant: TenantName,
-    database: ControlDatabase,
-    text: AuditText = "",
-    outcome: WantedOutcome = None,
-    cursor: Cursor = "",
-    limit: Limit = 100,
-) -> Audit:
+def get_audit(tenant: TenantName, database: ControlDatabase, search: AuditSearch) -> Audit:
     """What was done, by whom, what was refused and what has failed, the newest first.
 
     One request looks at no more than 5,000 entries: a page may have fewer than `limit`, and a cursor that goes on.
     """
     with database.read() as connection:
-        return audit_page(connection, tenant, text, outcome, cursor, limit)
+        return audit_page(connection, tenant, search)
 
 
-def audit_page(
-    connection: Connection, tenant: str, text: str, outcome: AuditOutcome | None, cursor: str, limit: int
-) -> Audit:
+def audit_page(connection: Connection, tenant: str, search: AuditQuery) -> Audit:
     """`tenant`: empty for what is no tenant's. First in its transaction."""
-    after = read_cursor(cursor, int)
+    after = read_cursor(search.cursor, int)
     read_one_moment(connection)
     before = None if after is None else int(after[0])
-    found = audit.search(connection, tenant, limit, text=text, outcome=outcome, before=before)
+    found = audit.search(connection, tenant, search.limit, text=search.text, outcome=search.outcome, before=before)
     fields = ("at_us", "actor", "action", "refused", "found")
     entries = [
         AuditView(outcome=audit.outcome_of(row), **{name: getattr(row, name) for name in fields}) for row in found.rows
