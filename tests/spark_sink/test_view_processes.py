@@ -28,8 +28,11 @@ from tests.spark_sink.test_scheduled_views import expected, text_of, turned
 from tests.spark_sink.view_model import ORDERS, World, in_lake
 from tests.stack import Process, wait_for
 
-#: takes as long as it may, of a table that has rows
-SLOW = "SELECT count(*) AS n FROM " + ", ".join(f"{{orders}} o{n}" for n in range(12))
+#: takes as long as it may, of a table that has two rows or more: of some 10**13 rows at least
+SLOW = (
+    "WITH w AS (SELECT o0.id FROM " + ", ".join(f"{{orders}} o{n}" for n in range(4)) + ")"
+    " SELECT count(*) AS n FROM " + ", ".join(f"w w{n}" for n in range(11))
+)
 
 
 @pytest.fixture
