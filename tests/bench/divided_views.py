@@ -7,7 +7,6 @@ stores, which the turns after it make. Into build/bench-divided-views.json.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -16,7 +15,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from menura.views.definition import ViewCut, ViewDefinition
 
@@ -24,8 +23,8 @@ from spark_sink.views.division import GROUP_COST, ROW_COST, Dividing, Division
 from spark_sink.views.division_end import end_division
 from spark_sink.views.maintain import ViewWork, follow, view_table_id
 from spark_sink.views.range_task import Part, compute_range
+from tests.bench.report import console, write_figures
 from tests.bench.views import SQL, WAITS, Source, sources
-from tests.servers import ROOT
 
 PARTS = 2
 VIEWS = {
@@ -104,10 +103,7 @@ def main() -> int:
             each.load(choose)
         with ProcessPoolExecutor(PARTS, multiprocessing.get_context("spawn")) as pool:
             figures = [built(lake, tables, case, pool) for case in VIEWS]
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build/bench-divided-views.json").write_text(
-        json.dumps([asdict(each) for each in figures], indent=1) + "\n"
-    )
+    write_figures("bench-divided-views.json", figures, console())
     for each in figures:
         sys.stdout.write(
             f"{each.case}: one task {each.peer:.2f} CPU s in {each.peer_wall_seconds:.1f} s;"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -27,9 +27,9 @@ from spark_sink.export.envelope import JsonLines
 from spark_sink.export.feed import Feed, Step
 from spark_sink.export.fields import FieldOf, avro_field_of, field_of
 from spark_sink.export.outputs import FolderOutput, Form
+from tests.bench.report import console, write_figures
 from tests.bench.search import record
 from tests.bench.views import Held, Source
-from tests.servers import ROOT
 
 COLUMNS = pa.schema(
     [
@@ -116,8 +116,7 @@ def main() -> int:
         Figure("Avro's encoding, beside JSON's", encoded, json_text, encoded / json_text, "", True),
         Figure("an export to files in Avro, beside JSON", files, lines, files / lines, "at most 1.2", is_near),
     ]
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build/bench-export.json").write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
+    write_figures("bench-export.json", figures, console())
     for each in figures:
         sys.stdout.write(f"{each.case}: {each.ours:.1f} and {each.peer:.1f} µs a change, ratio {each.ratio:.2f}\n")
     sys.stdout.write(f"of these {read:.1f} µs are reading the lake\n")

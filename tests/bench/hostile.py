@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from menura.v1.changes_pb2 import Replicate
 from menura.v1.config_pb2 import Heartbeat, SourceStatus
 from rich.table import Table as Printed
 
-from tests.bench.report import console
+from tests.bench.report import console, write_figures
 from tests.gateway.attacks import ATTACKS, HOSTILE_STREAMS
 from tests.gateway.gateway_process import Process, gateway_process, memory_bytes
 from tests.gateway.scripted_agent import ANSWER_SECONDS, OPTIONS, AgentStream, commit_cut, scripted_agent
@@ -204,10 +204,7 @@ def main() -> int:
     for figure in figures:
         if not figure.met:
             out.print(f"MISSED {figure.case}: {figure.ours:.3f}, goal {figure.goal:g}")
-    target = ROOT / "build" / "bench-hostile.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
-    out.print(f"written to {target.relative_to(ROOT)}")
+    write_figures("bench-hostile.json", figures, out)
     return 0 if all(figure.met for figure in figures) else 1
 
 

@@ -8,14 +8,13 @@ tables. A clock that moves a second with each batch says when changes have waite
 """
 
 import argparse
-import json
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
@@ -37,8 +36,7 @@ from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import row_count
 from spark_sink.spark import start_session
 from spark_sink.work import CURRENT, Result, TableId, split_rows
-from tests.bench.report import console
-from tests.servers import ROOT
+from tests.bench.report import console, write_figures
 from tests.spark_sink.landing import Batch, Change, Chunk, Event, Table, Values, Writer, insert, table_id
 
 COLUMNS = {
@@ -339,10 +337,7 @@ def show(figures: Sequence[Figure]) -> None:
         numbers = ("-" if number is None else f"{number:.3f}" for number in (each.ours, each.peer, each.ratio))
         printed.add_row(each.case, *numbers, each.goal, "yes" if each.met else "no")
     out.print(printed)
-    target = ROOT / "build" / "bench-lake.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
-    out.print(f"written to {target.relative_to(ROOT)}")
+    write_figures("bench-lake.json", figures, out)
 
 
 def main() -> None:

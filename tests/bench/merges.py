@@ -8,7 +8,6 @@ are of a clock: their ratio counts. Into build/bench-merges.json.
 """
 
 import argparse
-import json
 import random
 import statistics
 import tempfile
@@ -30,8 +29,7 @@ from spark_sink.running import run
 from spark_sink.spark import start_session
 from spark_sink.work import CURRENT
 from tests.bench.lake import COLUMNS, FIRST_ROWS, ORDERS, PART_ROWS, changed, columns, values
-from tests.bench.report import console
-from tests.servers import ROOT
+from tests.bench.report import console, write_figures
 from tests.spark_sink.landing import Table, Writer, insert, table_id
 from tests.stack import wait_for
 
@@ -154,10 +152,7 @@ def main() -> None:
         cells = (f"{each.ours:.2f}", f"{each.peer:.2f}", f"{each.ratio:.2f}")
         printed.add_row(each.case, *cells, each.goal, "yes" if each.met else "no")
     out.print(printed)
-    target = ROOT / "build" / "bench-merges.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
-    out.print(f"written to {target.relative_to(ROOT)}")
+    write_figures("bench-merges.json", figures, out)
 
 
 if __name__ == "__main__":

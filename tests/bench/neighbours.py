@@ -7,12 +7,11 @@ their ratio counts. Into build/bench-neighbours.json.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -25,8 +24,7 @@ from spark_sink.reading import row_count
 from spark_sink.running import run
 from spark_sink.spark import start_session
 from tests.bench.lake import COLUMNS, ORDERS, values
-from tests.bench.report import console
-from tests.servers import ROOT
+from tests.bench.report import console, write_figures
 from tests.spark_sink.landing import Table, Writer, insert, table_id
 from tests.stack import wait_for
 
@@ -96,10 +94,7 @@ def main() -> None:
         printed.add_row(each.case, f"{each.median:.2f}", f"{each.longest:.2f}", f"{each.backlog:.1f}")
     out.print(printed)
     out.print(f"the longest wait is {peer.longest / ours.longest:.1f} times shorter with a share")
-    target = ROOT / "build" / "bench-neighbours.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
-    out.print(f"written to {target.relative_to(ROOT)}")
+    write_figures("bench-neighbours.json", figures, out)
 
 
 if __name__ == "__main__":

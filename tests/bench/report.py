@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench.readers import Measure
 from tests.servers import ROOT
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RUNS = 3
 #: a reader that has run for so long is not run again
@@ -88,9 +91,14 @@ def median(read: Callable[[], Measure]) -> Measure:
 def show(title: str, measures: Sequence[Measure], peers: Sequence[str], file: str, out: Console) -> None:
     """Print the table, and write it; `peers`: of each case the first that was measured is what others are beside."""
     out.print(_table(title, measures, peers))
+    write_figures(file, measures, out)
+
+
+def write_figures(file: str, figures: "Sequence[DataclassInstance]", out: Console) -> None:
+    """Into the folder build."""
     target = ROOT / "build" / file
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(measure) for measure in measures], indent=1) + "\n")
+    target.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
     out.print(f"written to {target.relative_to(ROOT)}")
 
 

@@ -6,7 +6,6 @@ texts, read from the same Arrow rows, by its own external key. Into build/bench-
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -18,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +28,7 @@ from spark_sink.reading import open_rows
 from spark_sink.search.asking import Search
 from spark_sink.search.searching import open_search
 from spark_sink.work import CutSeen, Outcome, Result
+from tests.bench.report import console, write_figures
 from tests.bench.views import Held, Source
 from tests.servers import ROOT
 
@@ -149,8 +149,7 @@ def main() -> int:
         Figure("search with a facet", median(ours), median(theirs), median(ours) / median(theirs), "", True),
         Figure("folder, MiB", size, peer_size, size / peer_size, "", True),
     ]
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build/bench-search.json").write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
+    write_figures("bench-search.json", figures, console())
     for each in figures:
         sys.stdout.write(f"{each.case}: {each.ours:.3f}, FTS5 {each.peer or 0:.3f}\n")
     memory = f"{build_mib:.0f} MiB to build, {change_mib:.0f} to change, {check_mib:.0f} to check"

@@ -6,12 +6,11 @@ nanoseconds a row of the comparison of chunks of a million rows, in one process.
 """
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +27,9 @@ from spark_sink.lake.delta_table import WRITER
 from spark_sink.lake.digests import Verdict, compare
 from spark_sink.work import TableId
 from tests.bench.readers import Measure, measured, menura_dump, menura_select
-from tests.bench.report import console, median
+from tests.bench.report import console, median, write_figures
 from tests.bench.workload import Case, make, prepare
-from tests.servers import ROOT, Server, server
+from tests.servers import Server, server
 
 SETTINGS = {"innodb_flush_log_at_trx_commit": "0", "innodb_buffer_pool_size": "1G"}
 CHUNK_ROWS = 1_000_000
@@ -151,10 +150,7 @@ def main() -> None:
         peer, ratio = ("-" if value is None else f"{value:.2f}" for value in (each.peer, each.ratio))
         printed.add_row(each.case, f"{each.ours:.2f}", peer, ratio, each.goal, "yes" if each.met else "no")
     out.print(printed)
-    target = ROOT / "build" / "bench-verify.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(each) for each in figures], indent=1) + "\n")
-    out.print(f"written to {target.relative_to(ROOT)}")
+    write_figures("bench-verify.json", figures, out)
 
 
 if __name__ == "__main__":
