@@ -215,7 +215,11 @@ class Gate:
         if not self._failures.of_name(command.caller.actor).try_take():
             self._left_out += 1
             if self._left_out_lines.try_take():
-                logger.warning("the audit log lacks %d commands that have failed: too many in a while", self._left_out)
+                logger.warning(
+                    "the audit log lacks %d commands that have failed, since one caller had too many in a while; none"
+                    " was carried out, and each stands in this log with its reason",
+                    self._left_out,
+                )
                 self._left_out = 0
             return
 

@@ -154,7 +154,10 @@ class _Guard:
         """Once: whoever scrapes comes each few seconds."""
         if why != self._told:
             logger.error(
-                "metrics are not shown, since the file of their token can't be used: %s: %s", self._token.file, why
+                "metrics are not shown, since the file of their token can't be used: %s: %s; put the token back, which"
+                " is read again at the next request",
+                self._token.file,
+                why,
             )
         self._told = why
 
