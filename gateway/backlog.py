@@ -7,9 +7,10 @@ agents (`gateway.shares`), so that one who fills its share delays nobody else:
 - rows that wait to be landed, by their size before compression, and what waits in a queue with them, by `cost_bytes`.
   These wait for the store and the database, never for an agent.
 - reports, by `cost_bytes`, from before they are parsed until the database has them, or has refused them.
-- parts of messages that are on their way. These wait for agents: of each tenant the message that began first goes on
-  in any case. One that stalls ends its stream, and one that goes on beyond its share has to hurry
-  (`gateway.stream.PART_SECONDS`, `CROWDED_SECONDS`), so all get a turn.
+- parts of messages that are on their way. A message's first one is on disk until there is room (`gateway.spool`).
+  These wait for agents: of each tenant the message that began first goes on in any case. One that stalls ends its
+  stream, and one that goes on beyond its share has to hurry (`gateway.stream.PART_SECONDS`, `CROWDED_SECONDS`), so all
+  get a turn.
 """
 
 import asyncio
@@ -50,6 +51,8 @@ class Backlog:
     landing: Turns = field(default_factory=Turns)
     #: while a message that came in parts is parsed
     parsing: Turns = field(default_factory=Turns)
+    #: while a message that waits is written to disk
+    spooling: Turns = field(default_factory=lambda: Turns(2, most_of_tenant=1))
     #: by tenant, those that began first
     _assemblies: "dict[str, list[PartsRoom]]" = field(default_factory=dict)
 
@@ -85,9 +88,14 @@ class PartsRoom:
         """Whether it goes on only because it is first: its tenant's others may be waiting for it."""
         return not self.parts.has_room(self.owner)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a part of it has room now."""
+        return self.is_first.is_set() or self.parts.has_room(self.owner)
+
     async def wait(self) -> None:
         """Until its next part may be read."""
-        if not (self.is_first.is_set() or self.parts.has_room(self.owner)):
+        if not self.is_free:
             await run_until_first(self.parts.room(self.owner), _wait(self.is_first))
 
     def holds(self, size_bytes: int) -> None:

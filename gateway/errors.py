@@ -225,6 +225,10 @@ class RegistryAway(Unsettled):
     code = "REGISTRY_UNAVAILABLE"
 
 
+class SpoolFailed(Unsettled):
+    """The temporary folder takes nothing."""
+
+
 class GatewayStopping(Unsettled):
     pass
 

@@ -7,10 +7,10 @@ is the next message, of which gRPC takes as much as its window has room for.
 
 The bound for several: large batches are landed one at a time. `backlog.MAX_ROWS_BYTES` of rows wait, by their size
 before compression, and one batch more. On their way are `backlog.MAX_PARTS_BYTES` of parts, one message of each tenant
-more, and of each stream what one gRPC message may have. What gathers of small batches until their cut ends is
-`landing.gathered.MAX_BYTES` for all sources. Messages beside rows are weighed before they are parsed, and count
-eightfold within `backlog.MAX_REPORTS_BYTES`. Text in `_unrepresentable` is beyond the bound: the Parquet writer keeps
-its least and greatest value until the file's end.
+more, and of each stream one gRPC message, which is on disk soon if there is no room for it (`gateway.spool`). What
+gathers of small batches until their cut ends is `landing.gathered.MAX_BYTES` for all sources. Messages beside rows are
+weighed before they are parsed, and count eightfold within `backlog.MAX_REPORTS_BYTES`. Text in `_unrepresentable` is
+beyond the bound: the Parquet writer keeps its least and greatest value until the file's end.
 """
 
 import gc

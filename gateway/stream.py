@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -43,8 +44,10 @@ from gateway.errors import (
 )
 from gateway.quotas import Quota
 from gateway.registry import AgentName
+from gateway.shares import Shares
+from gateway.spool import Unparsed
 from gateway.stream_key import StreamKey, check_protocol, read_key
-from gateway.tasks import finish
+from gateway.tasks import in_thread
 from gateway.wire.message import Received, payload_number, read_message
 
 #: largest message that is no batch of rows
@@ -327,37 +330,49 @@ class AgentStream:
         data = await self._read_when_it_comes()
         if data is None:
             return None
+        number, size_bytes = payload_number(data), len(data)
+        if number == StreamResponse.PART_FIELD_NUMBER:
+            first = Unparsed(data)
+            del data
+            return await self._next_in_parts(first)
+        owner, budget = self.key.of_agent, self._budget(number, size_bytes)
+        if budget is None:
+            return read_message(data)
+        unparsed = Unparsed(data)
+        del data
+        data = await unparsed.when(owner, budget.has_room(owner), partial(budget.room, owner), self._backlog.spooling)
+        self._takes(budget, size_bytes)
+        return read_message(data)
+
+    async def _next_in_parts(self, first: Unparsed) -> Received | None:
+        assert self.key is not None
         owner = self.key.of_agent
-        if payload_number(data) != StreamResponse.PART_FIELD_NUMBER:
-            await self._wait_for_share(data, owner)
-        received = read_message(data)
-        if received.message.WhichOneof("payload") != "part":
-            return received
         with self._backlog.assembling(owner) as room:
-            assembling = self._assemble(received.message.part, room)
-            del data, received  # a part that waits for room is held once
+            begun = await first.when(owner, room.is_free, room.wait, self._backlog.spooling)
+            assembling = self._assemble(_part_of(read_message(begun).message), room)
+            del begun  # a part that waits for room is held once
             whole = await assembling
             if whole is None:
                 return None
-            await self._wait_for_share(whole, owner)
+            budget = self._budget(payload_number(whole), len(whole))
+            if budget is not None:
+                await budget.room(owner)
+                self._takes(budget, len(whole))
             async with self._backlog.parsing.of(owner):
-                parsing = asyncio.create_task(asyncio.to_thread(read_message, whole))
-                parsing.add_done_callback(_retrieved)
-                try:
-                    return await asyncio.shield(parsing)
-                finally:
-                    await finish(_ended(parsing))  # where this is cancelled its thread goes on, and has the turn
+                return await in_thread(read_message, whole)
 
-    async def _wait_for_share(self, data: bytes | bytearray, owner: AgentName) -> None:
-        """Until there is room for what this becomes when it is parsed; what is no batch is counted from now on."""
-        if payload_number(data) in _BATCH_NUMBERS:
-            if len(data) > SMALL_BYTES:
-                await self._backlog.rows.room(owner)
-            return
-        self.quota.bytes.owe(len(data))
-        if len(data) > SMALL_BYTES:
-            await self._backlog.reports.room(owner)
-            self._count(cost_bytes(len(data)))
+    def _budget(self, number: int, size_bytes: int) -> Shares | None:
+        """Where a message has to have room for what it becomes when it is parsed."""
+        if number not in _BATCH_NUMBERS:
+            self.quota.bytes.owe(size_bytes)
+        if size_bytes <= SMALL_BYTES:
+            return None
+        return self._backlog.rows if number in _BATCH_NUMBERS else self._backlog.reports
+
+    def _takes(self, budget: Shares, size_bytes: int) -> None:
+        """What is no batch is counted from now on; rows are when they are queued."""
+        if budget is self._backlog.reports:
+            self._count(cost_bytes(size_bytes))
 
     async def _assemble(self, part: MessagePart, room: PartsRoom) -> bytearray | None:
         """The message that begins with this part; None when the agent has ended the stream."""
@@ -391,10 +406,6 @@ class AgentStream:
         self._received += 1
         if header.sequence != self._received:
             raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
-
-
-async def _ended(task: "asyncio.Task[Any]") -> None:
-    await asyncio.wait({task})
 
 
 def _retrieved(write: "asyncio.Task[Any]") -> None:

@@ -69,6 +69,20 @@ class Reports:
         return None
 
 
+async def in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Run it in one of the process's threads; also where the caller is cancelled, this lasts as long as the work."""
+    task = asyncio.create_task(asyncio.to_thread(work, *arguments))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller has it, if it still waits
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await finish(_ended(task))
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    await asyncio.wait({task})
+
+
 async def finish(work: Awaitable[None]) -> None:
     """Await clean-up to its end, also when the one who waits is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
