@@ -9,7 +9,7 @@ CORES := $(shell nproc)
 # Tests wait for servers as much as they compute: two for each core keep it busy (DECISIONS 211).
 WORKERS ?= $(shell expr 2 \* $(CORES))
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
-UNCHECKED := needs_setup or long or kill or history
+UNCHECKED := needs_setup or long or kill or history or slow
 # On a database's host it runs by itself, with no package of Menura.
 UPDATER := deployment/agent_package/root/usr/lib/menura-agent
 
@@ -26,14 +26,14 @@ demo: setup ## a shop database, live changes, and the lake following them (SOURC
 	@$(PYTHON) -m tests.demo $(if $(SOURCE),--source $(SOURCE)) $(if $(KEEP),--keep) $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 .PHONY: check
-check: ## lint, examples, and the tests that need no server, no Spark and no browser: some four minutes
+check: ## lint, examples, and the tests that need no server, no Spark and no browser, but for slow ones: two minutes
 	@.ci/setup environment
 	@$(MAKE) --no-print-directory -j2 lint quick
 
 .PHONY: quick
-quick: ## the tests of check alone
+quick: ## the tests of check alone (SLOW=1: with those of tests/slow_tests.txt)
 	@.ci/setup environment
-	@$(PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile -m 'not ($(UNCHECKED))$(if $(SLOW), or slow)' $(PYTEST_ARGS)
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run; IN_TURN=word: of the slow ones those whose turn it is)

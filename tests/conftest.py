@@ -20,6 +20,7 @@ from xdist.workermanage import WorkerController
 from tests import needs, stack
 from tests.in_turn import left_out
 from tests.servers import ServerMissing
+from tests.slow_tests import slow_tests
 
 LOG_LINES = 8
 
@@ -101,9 +102,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and needs.can_reach_setup(item):
             item.add_marker(pytest.mark.needs_setup)
+        elif item.nodeid.partition("[")[0] in slow_tests():
+            item.add_marker(pytest.mark.slow)
     if word := config.getoption("--in-turn"):
-        slow = [item for item in items if {"needs_setup", "kill", "long"} & {*item.keywords}]
-        others = left_out(slow, word)
+        others = left_out([item for item in items if {"needs_setup", "kill", "long", "slow"} & {*item.keywords}], word)
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=list(others))
     with_spark = {item.path.parent for item in items if "spark" in item.keywords}

@@ -1,8 +1,8 @@
 """`--in-turn WORD`: what a run without time for all tests leaves out, so that runs with other words have it.
 
 Of the servers that a test has as parameters one, which the word and the test's file say: so the tests of a file share
-it. Of the tests marked `long` or `kill` a sixth. All other tests run, with each of their other parameters. CI gives
-the commit, so everything has its turn within a few commits; `make test` runs all of it.
+it. Of the tests marked `long` or `kill` an eighth, of those marked `slow` a half. All other tests run, with each of
+their other parameters. CI gives the commit, so everything has its turn within a few commits; `make test` runs all.
 """
 
 import hashlib
@@ -15,9 +15,8 @@ import pytest
 _SERVER = re.compile(r"(mysql|mariadb)([- ]?[0-9.]+)?")
 #: parameters that are a release of a server, or an instance of one
 _RELEASES = ("server", "release", "version")
-_LONG = {"long", "kill"}
-#: of these one runs with a word
-TURNS = 6
+#: of the tests with such a marker one in so many runs with a word
+_TURNS = {"long": 8, "kill": 8, "slow": 2}
 
 
 def left_out(items: Iterable[pytest.Item], word: str) -> set[pytest.Item]:
@@ -28,7 +27,8 @@ def left_out(items: Iterable[pytest.Item], word: str) -> set[pytest.Item]:
         name = item.nodeid.partition("[")[0]
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         servers = sorted((key, server_of(key, value)) for key, value in parameters.items() if server_of(key, value))
-        if _LONG & {*item.keywords} and (_number(item.nodeid) + _number(word)) % TURNS:
+        turns = max((_TURNS.get(marker, 1) for marker in item.keywords), default=1)
+        if (_number(item.nodeid) + _number(word)) % turns:
             others.add(item)
         elif servers:
             rest = name, _without_servers(parameters)

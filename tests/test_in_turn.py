@@ -7,7 +7,12 @@ import sys
 from tests.servers import ROOT
 
 WORDS = [f"word-{number}" for number in range(80)]
-FILES = ["tests/agent/test_xa.py", "tests/agent/test_large_rows.py", "tests/e2e/test_row_versions.py"]
+FILES = [
+    "tests/agent/test_xa.py",
+    "tests/agent/test_large_rows.py",
+    "tests/agent/test_hostile_gateway.py",
+    "tests/e2e/test_row_versions.py",
+]
 COLLECT = """
 import json, sys
 import pytest
