@@ -14,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from menura.allocator import give_code_back
 from menura.distributions import version
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.errors import GatewayError
+from agent.runtime.memory import Rest
 from agent.runtime.renewal import Renewal
 from agent.runtime.requests import interval_seconds
 from agent.runtime.session import StreamClosed, StreamWriter
@@ -174,6 +176,7 @@ class HeartbeatPlugin:
         self.moved_at_seconds = time.monotonic()
         #: the gateway has one of our heartbeats
         self.acknowledged = threading.Event()
+        self._rest = Rest(self.moved_at_seconds, time.process_time())
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -232,6 +235,8 @@ class HeartbeatPlugin:
                 self._changed.wait_for(lambda: self._stopping or self._writer is not writer, self._interval_seconds)  # noqa: B023
 
     def _heartbeat(self) -> config_pb2.Heartbeat:
+        if self._rest.is_due(time.monotonic(), time.process_time()):
+            give_code_back()
         return config_pb2.Heartbeat(
             resident_memory_bytes=resident_memory_bytes(),
             cpu_us=time.process_time_ns() // 1000,

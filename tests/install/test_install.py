@@ -26,8 +26,8 @@ pytestmark = pytest.mark.long
 MAX_AGENT_BYTES = 60 << 20
 #: of all files that a package of the agent brings
 MAX_PACKAGE_BYTES = 60_000_000
-#: 54 MiB were measured; more than the half are pages of files, which the kernel can take away
-MAX_IDLE_BYTES = 60 << 20
+#: 46 and 47 MiB were measured, with a source of MariaDB and with one of PostgreSQL
+MAX_IDLE_BYTES = 50 << 20
 #: what a database host must not get
 BARRED = ("pyarrow", "pyspark", "fastapi", "sqlalchemy", "deltalake", "typer", "py4j", "mysql-replication")
 #: and the modules of these, where one is named otherwise
@@ -155,7 +155,7 @@ def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_
             with host.service(log) as service:
                 process = service[0]
                 wait_told("gateway connected; 1 sources", service, log)
-                assert resident_bytes(process.pid) <= MAX_IDLE_BYTES
+                wait_for("the agent to rest", lambda: resident_bytes(process.pid) <= MAX_IDLE_BYTES)
                 stack.start_sync("shop", "shop", "t", "oldest")
                 wait_for("the row to land", lambda: landed_rows(stack.landing) == 1)
                 assert listening_ports(process.pid) == set(doors)
