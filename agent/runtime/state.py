@@ -34,6 +34,17 @@ END_SECONDS = 15.0
 FAILED = {True: "source failed", False: "source failed, trying again"}
 
 
+@dataclass(frozen=True, slots=True)
+class LogKept:
+    """How long a server keeps its log from now on. With neither limit it has one, and how much that is is not known."""
+
+    seconds: int | None = None
+    #: that may still be written before it removes what is to be read
+    room_bytes: int | None = None
+    #: until somebody removes it
+    is_unlimited: bool = False
+
+
 @dataclass(slots=True)
 class Counters:
     """Since the process began."""
@@ -122,9 +133,8 @@ class SourceState:
         self.credit_wait_us: Callable[[], int] = lambda: 0
         #: what may be sent before it waits
         self.credit_bytes: Callable[[], int | None] = lambda: None
-        #: how long the server keeps its log, and how much of it may come; None: not known, or without a limit
-        self.log_retention_seconds: int | None = None
-        self.log_room_bytes: int | None = None
+        #: None: not known
+        self.log_kept: LogKept | None = None
         #: called after each change of what `effective` says, from any thread
         self.on_change: Callable[[str], None] = lambda source: None
 
@@ -312,7 +322,7 @@ class SourceState:
         """The end of the server's log, just asked for; None: not known, nor how long the server keeps its log."""
         with self._lock:
             if position is None:
-                self.log_retention_seconds = self.log_room_bytes = None
+                self.log_kept = None
             self._end = position
             self._end_seen_us = time.time_ns() // 1000
             self._note_caught_up()
@@ -340,13 +350,14 @@ class SourceState:
                 decode_cpu_us=self.counters.decode_cpu_us,
                 restarts=max(0, self.counters.restarts),
                 credit_bytes=self.credit_bytes(),
-                log_retention_seconds=_told(self.log_retention_seconds),
-                log_room_bytes=_told(self.log_room_bytes),
             )
+            kept = self.log_kept
             lag_us = self._lag_us()
             error = self._reading_error() or self._refusal
         if lag_us is not None:
             status.lag_us = lag_us
+        if kept is not None:
+            _tell_kept(status, kept)
         if error is not None:
             status.error.CopyFrom(as_message(error))
         return status
@@ -369,6 +380,10 @@ class SourceState:
         return max(1, time.time_ns() // 1000 - max(known)) if known else None
 
 
-def _told(said: int | None) -> int | None:
+def _tell_kept(status: config_pb2.SourceStatus, kept: LogKept) -> None:
     """What a server says, which may be below 0 where it is over its limit, in the bounds of the contract."""
-    return None if said is None else clean_int64(said)
+    status.log_is_unlimited = kept.is_unlimited
+    if kept.seconds is not None:
+        status.log_retention_seconds = clean_int64(kept.seconds)
+    if kept.room_bytes is not None:
+        status.log_room_bytes = clean_int64(kept.room_bytes)

@@ -66,12 +66,18 @@ FIGURES = (
     Figure("menura_agent_restarts_total", "Times that reading the source's log has begun anew.", _OF_SOURCE),
     Figure(
         "menura_agent_log_retention_seconds",
-        "For how long the server keeps its log from now on; absent while unknown, or without a limit.",
+        "For how long the server keeps its log from now on; absent while unknown, or without such a limit.",
         _OF_SOURCE,
     ),
     Figure(
         "menura_agent_log_room_bytes",
-        "Log that the server may write before it removes what is to be read; absent while unknown, or without a limit.",
+        "Log that the server may write before it removes what is to be read; absent while unknown, or without such a"
+        " limit.",
+        _OF_SOURCE,
+    ),
+    Figure(
+        "menura_agent_log_unlimited",
+        "1: the server keeps its log until somebody removes it; 0: it has a limit; absent while unknown.",
         _OF_SOURCE,
     ),
     Figure("menura_dump_read_rows", "Rows that the dumps that run have brought.", _OF_SOURCE),
@@ -218,6 +224,7 @@ def _tell_health(found: Families, connection: Connection, now: int) -> None:
         found.add("menura_agent_credit_wait_seconds_total", _seconds(row.credit_wait_us), *of_source)
         for column in ("credit_bytes", "log_retention_seconds", "log_room_bytes"):
             found.add(f"menura_agent_{column}", getattr(row, column), *of_source)
+        found.add("menura_agent_log_unlimited", row.log_is_unlimited, *of_source)
 
 
 def _tell_dumps(found: Families, connection: Connection) -> None:

@@ -107,6 +107,7 @@ def _situations(
             SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
             SourceHealth.credit_wait_us, SourceHealth.log_retention_seconds, SourceHealth.log_room_bytes,
+            SourceHealth.log_is_unlimited,
             health_problem,
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
@@ -192,6 +193,7 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         configured=row.sha256 is not None,
         log_retention_seconds=row.log_retention_seconds,
         log_room_bytes=row.log_room_bytes,
+        log_is_unlimited=row.log_is_unlimited,
         health_at_us=row.health_at_us,
         credit_wait_us=row.credit_wait_us if held.is_current else None,
     )

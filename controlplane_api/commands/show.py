@@ -195,6 +195,7 @@ def _status(client: ApiClient, source: str) -> Group:
     parts: list[RenderableType] = [
         _sources_table(fleet.sources),
         _tables_table(synced[:STATUS_TABLES]),
+        *_kept_alone(fleet.sources if source else []),
         *_refusals(fleet.agents),
         *_problems(fleet.sources, [table for _, table in synced[:STATUS_TABLES]]),
     ]
@@ -239,8 +240,10 @@ def _refusals(found: Iterable[AgentView]) -> list[Text]:
 def _sources_table(found: Iterable[SourceView]) -> Grid:
     right = ["SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "LANDED", "IN LAKE"]
     columns = ["SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "ROWS", "ROWS/S", "LANDED", "FRESHNESS", "LAKE", "IN LAKE"]
-    gives_way = ["POSITION", "SERVER", "ROWS", "LANDED", "ROWS/S", "IN LAKE", "SYNCED", "LAG"]
-    table = Grid(*columns, "POSITION", right=right, folds=["AGENT", "SERVER", "LAKE", "IN LAKE"], gives_way=gives_way)
+    gives_way = ["POSITION", "LOG KEPT", "SERVER", "ROWS", "LANDED", "ROWS/S", "IN LAKE", "SYNCED", "LAG"]
+    table = Grid(
+        *columns, "LOG KEPT", "POSITION", right=right, folds=["AGENT", "SERVER", "LAKE", "IN LAKE"], gives_way=gives_way
+    )
     now = now_us()
     for source in found:
         total = sum(source.tables.values())
@@ -258,6 +261,7 @@ def _sources_table(found: Iterable[SourceView]) -> Grid:
             duration(source.freshness_us),
             _cuts(source),
             ", ".join(duration(lake.freshness_us) for lake in source.lakes) or UNKNOWN,
+            log_kept(source),
             Text(plain(source.committed_position[-48:])),
         )
     return table
@@ -317,6 +321,24 @@ def _lakes_table(found: Iterable[SinkView]) -> Grid:
             Text(plain(lake.landing)),
         )
     return table
+
+
+def _kept_alone(found: Iterable[SourceView]) -> list[Text]:
+    """Where one source is asked for, also in a narrow terminal."""
+    told = [(each.source, log_kept(each)) for each in found]
+    return [
+        Text(plain(f"The server of {name} keeps its log: {'not known' if kept == UNKNOWN else kept}."))
+        for name, kept in told
+    ]
+
+
+def log_kept(source: SourceView) -> str:
+    """How long its server keeps its log from now on."""
+    if source.log_is_unlimited:
+        return "unlimited"
+    if source.log_room_bytes is not None:
+        return f"{size(source.log_room_bytes)} more"
+    return duration(None if source.log_retention_seconds is None else source.log_retention_seconds * 1_000_000)
 
 
 def _cuts(source: SourceView) -> Text:

@@ -94,7 +94,7 @@ CREATE TABLE source_health (
     credit_wait_us BIGINT NOT NULL,
     rows_per_second DOUBLE,
     read_bytes_per_second DOUBLE,
-    problem JSON, decode_cpu_us BIGINT, restarts BIGINT, credit_bytes BIGINT, log_retention_seconds BIGINT, log_room_bytes BIGINT, heartbeat_ms BIGINT DEFAULT '1000' NOT NULL,
+    problem JSON, decode_cpu_us BIGINT, restarts BIGINT, credit_bytes BIGINT, log_retention_seconds BIGINT, log_room_bytes BIGINT, heartbeat_ms BIGINT DEFAULT '1000' NOT NULL, log_is_unlimited BOOLEAN,
     CONSTRAINT pk_source_health PRIMARY KEY (source_id),
     CONSTRAINT fk_source_health_source_id FOREIGN KEY(source_id) REFERENCES source (id)
 )
@@ -727,4 +727,4 @@ CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, gr
 --
 CREATE INDEX ix_audit_tenant_id ON audit (tenant, id)
 --
-INSERT INTO alembic_version VALUES ('0045')
+INSERT INTO alembic_version VALUES ('0046')

@@ -87,12 +87,13 @@ class SourceHealth(Base):
     rows_per_second: Mapped[float | None]
     read_bytes_per_second: Mapped[float | None]
     problem: Mapped[dict[str, Any] | None]
-    #: these five as in menura.v1.SourceStatus; none also where a gateway before them wrote the row
+    #: these six as in menura.v1.SourceStatus; none also where a gateway before them wrote the row
     decode_cpu_us: Mapped[int | None]
     restarts: Mapped[int | None]
     credit_bytes: Mapped[int | None]
     log_retention_seconds: Mapped[int | None]
     log_room_bytes: Mapped[int | None]
+    log_is_unlimited: Mapped[bool | None]
     #: until the agent's next heartbeat
     heartbeat_ms: Mapped[int] = mapped_column(default=1000, server_default="1000")
 

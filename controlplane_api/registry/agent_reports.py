@@ -281,6 +281,7 @@ def _health_row(found: AnyRow, health: SourceHealthSeen, beat: HeartbeatSeen) ->
         "credit_bytes": health.credit_bytes,
         "log_retention_seconds": health.log_retention_seconds,
         "log_room_bytes": health.log_room_bytes,
+        "log_is_unlimited": health.log_is_unlimited,
         "heartbeat_ms": beat.interval_ms,
     }
 

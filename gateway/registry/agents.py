@@ -98,6 +98,7 @@ class SourceHealth:
     credit_bytes: int | None = None
     log_retention_seconds: int | None = None
     log_room_bytes: int | None = None
+    log_is_unlimited: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

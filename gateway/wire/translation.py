@@ -158,6 +158,7 @@ def source_health(heartbeat: Heartbeat, at_us: int) -> list[SourceHealth]:
                 clean_int64(status.log_retention_seconds) if status.HasField("log_retention_seconds") else None
             ),
             log_room_bytes=clean_int64(status.log_room_bytes) if status.HasField("log_room_bytes") else None,
+            log_is_unlimited=status.log_is_unlimited if status.HasField("log_is_unlimited") else None,
         )
         for status in heartbeat.sources
     ]

@@ -51,8 +51,8 @@ def test_source_page_when_it_is_opened_again_then_its_history_does_not_begin_ane
 def test_source_page_when_its_log_is_kept_for_a_while_then_says_until_when_and_else_that_it_is_not_known(
     page: Browser, registry: SqlRegistry
 ) -> None:
-    def told(**more: int) -> None:
-        health = replace(facts.health(lag_us=3_600_000_000), **more)
+    def told(**more: object) -> None:
+        health = replace(facts.health(lag_us=3_600_000_000), **more)  # type: ignore[arg-type]
         facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [health], facts.fresh_us())
 
     facts.record_shop(registry)
@@ -60,6 +60,10 @@ def test_source_page_when_its_log_is_kept_for_a_while_then_says_until_when_and_e
     page.wait_for_text("#log", "Not known: no agent has said anything")
     told()
     page.wait_for_text("#log", "Not known: the agent could not tell it")
+    told(log_is_unlimited=True)
+    page.wait_for_text("#log", "Unlimited: the server keeps its log until somebody removes it")
+    told(log_is_unlimited=False)
+    page.wait_for_text("#log", "Not known: the server keeps its log within a limit of size")
     told(log_retention_seconds=3 * 86_400)
     page.wait_for_text("#log", "The server keeps its log for 3.0 d. What is needed now is purged in about 3.0 d")
     told(log_retention_seconds=3_600)

@@ -60,6 +60,11 @@ def test_metrics_when_an_agent_tells_its_figures_then_they_are_its_sources(
     assert found[f"menura_agent_restarts_total{SHOP}"] == 2
     assert found[f"menura_agent_log_retention_seconds{SHOP}"] == 3600
     assert f"menura_agent_log_room_bytes{SHOP}" not in found  # not known
+    assert f"menura_agent_log_unlimited{SHOP}" not in found
+    for is_unlimited in (True, False):
+        told = replace(told, log_retention_seconds=None, log_is_unlimited=is_unlimited)
+        facts.record_heartbeat(registry, "acme", "agent-1", 50 << 20, 2_000_000, [told], facts.fresh_us())
+        assert scraped(client)[f"menura_agent_log_unlimited{SHOP}"] == is_unlimited
     assert found["process_resident_memory_bytes"] > 0
     assert found['menura_upgrade_halted{tenant="acme"}'] == 0  # also where no rollout ever was
 

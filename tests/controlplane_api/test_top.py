@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -125,6 +127,28 @@ def test_status_when_a_source_is_named_then_shows_it_alone(here: dict[str, str])
     assert [source["source"] for source in as_json["sources"]] == ["shop"]
     nowhere = menura("status", "nowhere", **here)
     assert nowhere.returncode == 25 and "SOURCE_UNKNOWN" in nowhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ({}, "not known"),
+        ({"log_is_unlimited": True}, "unlimited"),
+        ({"log_retention_seconds": 3 * 86_400, "log_is_unlimited": False}, "3.0 d"),
+        ({"log_room_bytes": 64 << 20, "log_is_unlimited": False}, "64.0 MiB more"),
+    ],
+)
+def test_status_when_its_server_keeps_its_log_without_a_limit_then_says_so_and_not_that_it_is_unknown(
+    database: Database, registry: SqlRegistry, told: dict[str, Any], shown: str
+):
+    facts.record_shop(registry)
+    health = replace(facts.health(), **told)
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [health], facts.fresh_us())
+    with serving(database) as url:
+        here = {"MENURA_API": url, "MENURA_TENANT": "acme"}
+        assert f"keeps its log: {shown}." in menura("status", "shop", **here).stdout
+        (source,) = json.loads(menura("status", "shop", "--json", **here).stdout)["sources"]
+    assert source["log_is_unlimited"] is told.get("log_is_unlimited")
 
 
 def test_tenants_when_a_tenant_has_sources_then_counts_them_and_other_words_do_the_same(here: dict[str, str]):

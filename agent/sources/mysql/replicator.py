@@ -20,7 +20,7 @@ from agent.capture.starts import begin_dumps
 from agent.capture.task import Task, TaskSink
 from agent.positions import PositionSyntaxError
 from agent.runtime.credit import Credit
-from agent.runtime.state import READING
+from agent.runtime.state import READING, LogKept
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.source_kind import Context
 from agent.sources.mysql.beginning import Beginning, Beginnings
@@ -84,7 +84,8 @@ class BinlogChanges:
         self._watch.stop()
 
     def _look(self, connection: "Connection[Any]") -> None:
-        self._state.log_retention_seconds = read_log_retention(connection).seconds
+        retention = read_log_retention(connection)
+        self._state.log_kept = LogKept(retention.seconds, is_unlimited=retention.is_unlimited)
 
     def progressed(self) -> None:
         self._beginnings.progressed()

@@ -21,7 +21,7 @@ from agent.capture.task import Task, TaskSink
 from agent.errors import PositionPurged, SourceError
 from agent.positions import PositionSyntaxError
 from agent.runtime.credit import Credit
-from agent.runtime.state import READING
+from agent.runtime.state import READING, LogKept
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.source_kind import Context
 from agent.sources.postgresql.beginning import Beginning, Beginnings
@@ -99,7 +99,7 @@ class WalChanges:
             end=self._state.end_is,
             snapshot=lambda text: seen.prune(Snapshot.parse(text)),
             retention=self._retention_is,
-            room=self._room_is,
+            kept=self._kept_is,
             publication=self._keep_publication,
             look=self._look,
             other_log=self._log_is_another,
@@ -330,8 +330,8 @@ class WalChanges:
             self._state.recovered(RETENTION)
         self._is_short = short is not None
 
-    def _room_is(self, room_bytes: int | None) -> None:
-        self._state.log_room_bytes = room_bytes
+    def _kept_is(self, kept: LogKept | None) -> None:
+        self._state.log_kept = kept
 
     def _refused_are(self, refused: Mapping[Table, Lack]) -> None:
         lost = identity_lost(self._config, refused)

@@ -25,11 +25,14 @@ function showHistory(told) {
 
 /** For how long the server keeps what is still needed, in words: as the agent said last. */
 function retention(source, at_us) {
-  const { log_retention_seconds: kept, log_room_bytes: room, health_at_us: told, lag_us: lag, last_commit_timestamp_us: committed } = source;
+  const { log_retention_seconds: kept, log_room_bytes: room, log_is_unlimited: unlimited } = source;
+  const { health_at_us: told, lag_us: lag, last_commit_timestamp_us: committed } = source;
   if (told === null) return "Not known: no agent has said anything of the source yet.";
   const as = source.told_at_us === null ? `, as its agent said ${ago(told)}` : "";
   if (room !== null) return `The server gives up what is needed once ${bytes(room)} more have been written to its log${as}.`;
-  if (kept === null) return `Not known: the agent could not tell it${as}, or the server keeps its log without a limit. See menura doctor.`;
+  if (unlimited) return `Unlimited: the server keeps its log until somebody removes it${as}. Watch its disk.`;
+  if (kept === null && unlimited === false) return `Not known: the server keeps its log within a limit of size, and how fast it grows is not known yet${as}.`;
+  if (kept === null) return `Not known: the agent could not tell it${as}. See menura doctor.`;
   const said = `The server keeps its log for ${duration(kept * 1e6)}${as}.`;
   const needed = lag ?? (committed === null ? null : at_us - committed);
   if (needed === null) return `${said} Nothing has landed yet, so how old the needed part is is not known.`;

@@ -60,6 +60,8 @@ class SourceView(View):
     #: before the server gives up what is needed; null: not known, or its server has no such limit
     log_retention_seconds: int | None = None
     log_room_bytes: int | None = None
+    #: true: the server keeps its log until somebody removes it; false: it has a limit; null: not known
+    log_is_unlimited: bool | None = None
     health_at_us: int | None = None
 
 

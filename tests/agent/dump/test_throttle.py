@@ -282,8 +282,9 @@ def test_log_retention_when_the_server_expires_its_log_then_is_that_long(primary
     with closing(primary.connect()) as connection:
         primary.run("SET GLOBAL binlog_expire_logs_seconds = 7200")
         assert read_log_retention(connection) == LogRetention(7200, "binlog_expire_logs_seconds is 7200")
+        assert not read_log_retention(connection).is_unlimited
         primary.run("SET GLOBAL binlog_expire_logs_seconds = 0")
-        assert read_log_retention(connection).seconds is None
+        assert read_log_retention(connection).is_unlimited
         primary.run(
             "CREATE TABLE mysql.rds_configuration (name VARCHAR(99), value VARCHAR(99))",
             "INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL)",

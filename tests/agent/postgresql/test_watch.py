@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from agent.runtime.state import LogKept
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition
@@ -28,6 +29,7 @@ class Seen:
     ends: list[WalPosition | None] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     retentions: list[SlotRetentionShort | None] = field(default_factory=list)
+    kept: list[LogKept | None] = field(default_factory=list)
     looks: list[tuple[str, WalPosition]] = field(default_factory=list)
     other_logs: list[bool] = field(default_factory=list)
     going_down: list[bool] = field(default_factory=list)
@@ -60,6 +62,7 @@ def watched(config: PostgresqlConfig, on_going_down: Callable[[], None] = lambda
         end=seen.ends.append,
         snapshot=seen.snapshots.append,
         retention=seen.retentions.append,
+        kept=seen.kept.append,
         look=seen.look,
         other_log=lambda: seen.other_logs.append(True),
         going_down=going_down,
@@ -125,6 +128,11 @@ def test_watch_when_little_wal_is_left_then_warns_before_the_slot_is_lost() -> N
         with watched(config) as seen:
             wait_for("a look at the slot", lambda: seen.retentions)
             assert seen.retentions[-1] is None
+            kept = seen.kept[-1]
+            assert (
+                kept is not None and kept.room_bytes is not None and 0 < kept.room_bytes < 128 << 20
+            )  # of whole files
+            assert not kept.is_unlimited
             for _ in range(100):
                 running.run("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2000000))")
                 if seen.retentions[-1] is not None:
@@ -139,6 +147,26 @@ def test_watch_when_little_wal_is_left_then_warns_before_the_slot_is_lost() -> N
             statement = warning.remedy.partition("run on the server: ")[2]
             running.run(*statement.split("; "))
             wait_for("room for more", lambda: seen.retentions[-1] is None)
+
+
+def test_watch_when_wal_is_kept_without_a_limit_then_says_so_until_there_is_one(postgres: SourceServer) -> None:
+    config = config_of(postgres)
+    with watched(config) as seen:
+        wait_for("a look without a slot", lambda: seen.kept)
+        assert seen.kept[-1] is None, "not known"
+        create_slot(config.replication, SOURCE, SLOT)
+        wait_for("no limit", lambda: seen.kept[-1] == LogKept(is_unlimited=True))
+        postgres.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
+        try:
+            wait_for("a limit", lambda: (kept := seen.kept[-1]) and kept.room_bytes and not kept.is_unlimited)
+        finally:
+            postgres.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+        if postgres.version >= 18_00_00:
+            postgres.run("ALTER SYSTEM SET idle_replication_slot_timeout = '2h'", "SELECT pg_reload_conf()")
+            try:
+                wait_for("a time", lambda: seen.kept[-1] == LogKept(7_200))
+            finally:
+                postgres.run("ALTER SYSTEM RESET idle_replication_slot_timeout", "SELECT pg_reload_conf()")
 
 
 def test_watch_when_its_server_goes_down_then_says_so_since_it_waits_for_the_stream() -> None:

@@ -37,10 +37,15 @@ _SIZE_SETTINGS = ("max_binlog_total_size", "binlog_space_limit")
 class LogRetention:
     #: for which the log from now on is kept; None: until somebody purges it, or not known
     seconds: int | None
-    #: what decides that: a setting and its value
+    #: what decides that: a setting and its value; empty: no setting does
     by: str = ""
     #: what makes the server keep it for so many seconds, with some to spare; '': nothing is known that does
     longer: Callable[[int], str] = field(default=lambda seconds: "", compare=False)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """It is kept until somebody purges it."""
+        return self.seconds is None and not self.by
 
 
 @dataclass(frozen=True, slots=True)

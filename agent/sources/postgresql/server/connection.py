@@ -450,6 +450,17 @@ def setting_bytes(connection: Connection, name: str) -> int | None:
     return None if not found or found[0][0] < 0 else int(found[0][0] * found[0][1])
 
 
+def setting_seconds(connection: Connection, name: str) -> int | None:
+    """A setting that is a time, of a second at least; None: there is no such setting."""
+    found = rows(
+        connection,
+        "SELECT setting::bigint, extract(epoch FROM ('1' || unit)::interval)::bigint FROM pg_settings"
+        " WHERE name = :name",
+        name=name,
+    )
+    return int(found[0][0] * found[0][1]) if found else None
+
+
 _FACTS = """
 SELECT current_setting('server_version_num')::int,
        current_setting('server_version'),

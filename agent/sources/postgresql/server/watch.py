@@ -1,6 +1,6 @@
 """Watches the servers of a source on sessions of its own, for what their stream of changes does not tell.
 
-Goes out, by `Sights`: the log's end; how much WAL the server still keeps for the slot; what snapshots of the server
+Goes out, by `Sights`: the log's end; how long the server keeps WAL for the slot; what snapshots of the server
 show; and every so often a session for a look at the catalog, with the log's end of before. A failure here is not
 reported: the stream that reads the same server says what is wrong with it. Nothing is durable.
 """
@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from agent.errors import SourceConnectionLost, SourceError
+from agent.runtime.state import LogKept
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
@@ -26,6 +27,7 @@ from agent.sources.postgresql.server.connection import (
     rows,
     server_errors,
     setting_bytes,
+    setting_seconds,
     sqlstate,
 )
 from agent.sources.postgresql.server.slot import Slot, find_slot
@@ -55,8 +57,8 @@ class Sights:
     snapshot: Callable[[str], None] = _ignored
     #: the server keeps too little WAL for the slot; None: enough
     retention: Callable[[SlotRetentionShort | None], None] = _ignored
-    #: how much WAL the server may write before it removes what the slot needs; None: no limit, or not known
-    room: Callable[[int | None], None] = _ignored
+    #: how long the server keeps what the slot needs; None: not known
+    kept: Callable[[LogKept | None], None] = _ignored
     #: in a session on the server whose changes are read, each time; raises pg8000's errors and OSError
     publication: Callable[[Connection], None] = _ignored
     #: a look at the catalog of the server whose changes are read; the log's end was asked for before. Raises pg8000's
@@ -156,7 +158,7 @@ class ServerWatch:
         self._sights.end(end)
         if is_look:
             slot = find_slot(connection, self._slot)
-            self._sights.room(None if slot is None or slot.is_lost else slot.safe_wal_bytes)
+            self._sights.kept(None if slot is None or slot.is_lost else log_kept(connection, slot))
             self._sights.retention(self._retention(connection, slot))
             if self._sights.look is not None:
                 self._sights.look(connection, end)
@@ -165,6 +167,12 @@ class ServerWatch:
         if slot is None or slot.is_lost or slot.safe_wal_bytes is None:
             return None
         return retention_short(self._config.name, slot, setting_bytes(connection, "max_slot_wal_keep_size"))
+
+
+def log_kept(connection: Connection, slot: Slot) -> LogKept:
+    """Until so much WAL is written, or for so long once nobody reads from the slot; inside `server_errors`."""
+    seconds = setting_seconds(connection, "idle_replication_slot_timeout") or None
+    return LogKept(seconds, slot.safe_wal_bytes, is_unlimited=seconds is None and slot.safe_wal_bytes is None)
 
 
 _SNAPSHOT = f"SELECT pg_is_in_recovery(), ({SNAPSHOT_STATEMENT})"
