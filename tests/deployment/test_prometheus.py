@@ -18,7 +18,7 @@ from tests.deployment.prometheus_server import prometheus, promtool, values
 from tests.e2e import load
 from tests.metrics_page import PORTS
 from tests.servers import ROOT, Server, free_port, server
-from tests.stack import Stack, wait_for
+from tests.stack import Process, Stack, wait_for
 
 FOLDER = ROOT / "deployment/prometheus"
 RULES: list[dict[str, Any]] = [
@@ -27,6 +27,39 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 #: PostgreSQL alone has it, with max_slot_wal_keep_size
 ELSEWHERE = {"menura_agent_log_room_bytes"}
+
+#: parts of what is shown, for whoever asks further; no other figure tells what an operator has to see
+DETAILS = {
+    "menura_controlplane_connected_agents",
+    "menura_dump_batches_total",
+    "menura_dump_chunks_total",
+    "menura_dump_discarded_chunks_total",
+    "menura_dump_received_bytes_total",
+    "menura_dump_rows_total",
+    "menura_dump_unknown_chunks_total",
+    "menura_landing_batches_total",
+    "menura_landing_bytes_total",
+    "menura_landing_cuts_total",
+    "menura_landing_fenced_batches_total",
+    "menura_landing_files_total",
+    "menura_landing_resent_rows_total",
+    "menura_landing_rows_total",
+    "menura_log_conflicts_total",
+    "menura_log_last_entry_timestamp_seconds",
+    "menura_retention_bytes_total",
+    "menura_retention_entries_total",
+    "menura_retention_files_total",
+    "menura_session_errors_total",
+    "menura_session_streams_total",
+    "menura_sink_batches_total",
+    "menura_sink_source_tables_stopped",
+    "menura_sink_tables_stopped",
+    "menura_upgrade_agents",
+    "menura_upgrade_refused_requests_total",
+    "menura_upgrade_sent_bytes_total",
+    "menura_upgrade_turns_total",
+    "menura_verification_oldest_proof_age_seconds",
+}
 
 
 def panel_queries() -> list[tuple[str, str]]:
@@ -57,6 +90,12 @@ def test_rules_and_panels_when_they_name_a_figure_then_the_code_has_it() -> None
     assert set().union(*map(names_in, used)) <= known
 
 
+def test_figures_when_the_code_has_one_then_a_rule_or_a_panel_shows_it_or_it_is_a_known_detail() -> None:
+    known = {figure.name for figures in PORTS.values() for figure in figures}
+    shown = set().union(*map(names_in, [*(rule["expr"] for rule in RULES), *(query for _, query in panel_queries())]))
+    assert known - shown == DETAILS
+
+
 def test_rules_when_somebody_is_woken_then_the_runbook_names_commands_that_are_there() -> None:
     known: dict[tuple[str, ...], list[str]] = {}
     for point in entry_points(group=GROUP):
@@ -72,7 +111,7 @@ def test_rules_when_somebody_is_woken_then_the_runbook_names_commands_that_are_t
 @contextmanager
 def running_system(folder: Path, database: Server) -> Iterator[tuple[Stack, list[dict[str, Any]]]]:
     """All processes, with what Prometheus is to scrape; a dump goes on for as long as the test does."""
-    gateway, sink = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    gateway, sink, search = (f"127.0.0.1:{free_port()}" for _ in range(3))
     running = Stack(folder, with_ca=True, sink_options=["--metrics", sink])
     running.gateway.arguments += ["--metrics", gateway]
     agent = running.agent("db1", {"shop": database}, dump={"max_rows_per_second": 1})
@@ -83,6 +122,7 @@ def running_system(folder: Path, database: Server) -> Iterator[tuple[Stack, list
         wait_for("the gateway", lambda: "gateway listens on" in running.gateway.tail(1_000))
         running.enrol(agent)
         ends.enter_context(agent)
+        ends.enter_context(searching(running, search))
         running.start_sync("shop", "shop", "t", "now")
         running.start_sync("shop", "shop", "large", "dump")
         token = {"credentials_file": str(running.token_file)}
@@ -96,8 +136,15 @@ def running_system(folder: Path, database: Server) -> Iterator[tuple[Stack, list
                 },
                 {"job_name": "menura-gateway", "static_configs": _at(gateway)},
                 {"job_name": "menura-sink", "static_configs": _at(sink)},
+                {"job_name": "menura-search", "static_configs": _at(search)},
             ],
         )
+
+
+def searching(running: Stack, metrics: str) -> Process:
+    (indexes := running.folder / "indexes").mkdir()
+    where = ("--folder", str(indexes), "--lake", str(running.lake), "--listen", f"127.0.0.1:{free_port()}")
+    return Process(["search", "serve", *where, "--metrics", metrics], running.folder / "search.log")
 
 
 def _at(address: str) -> list[dict[str, list[str]]]:
