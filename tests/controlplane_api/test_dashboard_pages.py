@@ -286,9 +286,11 @@ def test_table_page_when_an_order_is_planned_then_it_is_done_after_a_yes_and_the
     page.open(page.run("return location.origin") + f"/table?{SHOP}&database=shop&table=orders")
     page.wait_for_text("#columns", "varchar(200)")
     page.wait_for_text("#ledger", "The table was never synced")
+    assert page.run("return document.querySelector('#begin').value") == "dump", "as its remedy says"
     page.run("document.querySelector('#begin').value = 'now'")
     page.click("#start-table")
     page.wait_for_text("#confirm-title", "shop.orders would be started")
+    page.wait_for_text("#confirm", "It starts from now.")
     page.wait_for_text("#confirm-facts", "will be missing")
     page.click("#confirm-no")
     page.wait_for_text("#outcome", "Nothing was changed.")
@@ -373,6 +375,7 @@ def test_tables_page_when_all_that_match_are_chosen_then_one_plan_is_shown_and_o
     page.click("#tables input[aria-label='Choose shop.table_007']")
     page.click("#order-start")
     page.wait_for_text("#confirm-title", "249 of 249 tables would be started")
+    page.wait_for_text("#confirm", "They start from the last stop")
     assert registry.desired(KEY).tables == ()
     page.click("#confirm-yes")
     page.wait_for_text("#outcome", "249 of 249 tables: started.")
@@ -386,6 +389,8 @@ def test_settings_page_when_a_token_is_made_then_its_secret_is_shown_once_and_it
     facts.record_shop(registry)
     page.open(page.run("return location.origin") + "/settings")
     page.wait_for_text("#no-api-token", "There is no token")
+    roles = page.run("return [...document.querySelectorAll('#token-role option')].map((each) => each.value)")
+    assert [role for role in roles if role not in page.text("#api-section > .muted")] == []
     page.run("document.querySelector('#token-name').value = 'nightly'")
     page.run("document.querySelector('#token-role').value = 'operator'")
     page.click("#make-token button")

@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=LIVE_SECONDS, help="how long the live changes last")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started it in the background ignores it
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="menura-demo-"))
     try:

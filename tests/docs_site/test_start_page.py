@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,29 @@ def running(block: str, log: Path) -> Iterator[None]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def test_demo_when_it_runs_in_the_background_then_sigint_ends_it_and_its_folder_is_gone(tmp_path: Path) -> None:
+    """Where a shell lets what it starts ignore SIGINT."""
+    needs_setup("the demo")
+    command = ["env", "--ignore-signal=INT", sys.executable, "-u", "-m", "tests.demo"]
+    with (tmp_path / "log").open("wb") as out:
+        demo = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+    try:
+        wait_for("the demo to begin", lambda: list(tmp_path.glob("menura-demo-*/stack/*.log")), 900)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(STOP_SECONDS) == 130
+    finally:
+        demo.kill()
+        demo.wait()
+    assert not list(tmp_path.glob("menura-demo-*")), (tmp_path / "log").read_text()
 
 
 def test_commands_of_the_start_page_when_they_are_run_then_a_table_is_in_the_lake_and_proven(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ const STARTS = {
 
 const startBody = () => STARTS[$("begin").value];
 
-const beginWords = () => {
+const says = (tables, one, many) => (tables.length === 1 ? one : many);
+
+const beginWords = (tables) => {
   const chosen = $("begin");
-  return `They start from ${chosen.selectedOptions[0].text}.${chosen.value === "forced" ? ` ${FORCE}` : ""}`;
+  return `${says(tables, "It starts", "They start")} from ${chosen.selectedOptions[0].text}.${chosen.value === "forced" ? ` ${FORCE}` : ""}`;
 };
 
 /** `path` of the API; `would`: what becomes of the tables; `words`: what somebody should know before. */
@@ -30,9 +32,10 @@ export const ORDERS = {
   start: { word: "Start", path: "start", body: startBody, would: "would be started", words: beginWords, done: "started" },
   stop: {
     word: "Stop", path: "stop", would: "would be stopped", done: "stopped", isHard: true,
-    words: () => "Nothing of them is read any more. What is in the lake stays there, and a start goes on where they stopped, as long as the server's log has it.",
+    words: (tables) => `Nothing of ${says(tables, "it", "them")} is read any more. What is in the lake stays there, and a start goes on where `
+      + `${says(tables, "it", "they")} stopped, as long as the server's log has it.`,
   },
-  retry: { word: "Retry", path: "retry", would: "would be tried again", done: "asked to try again", words: () => "They go on where they stopped." },
+  retry: { word: "Retry", path: "retry", would: "would be tried again", done: "asked to try again", words: (tables) => says(tables, "It goes on where it stopped.", "They go on where they stopped.") },
   resync: { word: "Resync", path: "resync", would: "would begin anew", done: "begun anew", isHard: true, words: () => RESYNC },
   dump: {
     word: "Dump", path: "dumps", would: "would be dumped", done: "told to dump",
@@ -47,7 +50,7 @@ export const ORDERS = {
 function rowsWords(tables) {
   const known = tables.reduce((sum, { rows }) => sum + (rows ?? 0), 0);
   const unknown = tables.filter(({ rows }) => rows === null).length;
-  return `About ${count(known)} rows${unknown ? `, and those of ${tablesWord(unknown)} of which no number is known` : ""}.`;
+  return `About ${count(known)} ${known === 1 ? "row" : "rows"}${unknown ? `, and those of ${tablesWord(unknown)} of which no number is known` : ""}.`;
 }
 
 const nameOf = ({ database, table }) => `${database}.${table}`;

@@ -51,10 +51,19 @@ function showTable(table, source) {
   const isSynced = table.desired === "syncing";
   $("start-table").hidden = table.runs || table.denied;
   $("begin").parentElement.hidden = $("start-table").hidden;
+  chooseBeginning(table);
   $("stop-table").hidden = !table.runs;
   $("dump-table").hidden = !table.runs || table.dump !== null;
   $("retry-table").hidden = !isSynced || table.state !== "failed";
   $("resync-table").hidden = !isSynced || table.gone || table.denied;
+}
+
+/** What the table's remedy names: a dump for one that was never started. Later choices stay. */
+function chooseBeginning(table) {
+  const begin = $("begin");
+  if (begin.dataset.of === name()) return;
+  begin.dataset.of = name();
+  begin.value = table.desired === null ? "dump" : "resume";
 }
 
 function columnRow(column) {
