@@ -40,6 +40,7 @@ from spark_sink.ingest.views_file import ViewsFile
 from spark_sink.lake.records import Records
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.views.maintain import ViewVersion, ViewWork
+from spark_sink.views.scratch import remove_left
 from spark_sink.views.store_folders import StoreSettings, remove_others
 
 logger = logging.getLogger("menura.sink")
@@ -309,6 +310,7 @@ def views_of(
         if stores is not None:
             remove_others(stores, settings.lake, views)
 
+    remove_left()
     beside = None
     if is_local(session.sparkContext.master or ""):
         beside = ViewProcesses(view_settings, folder_of(settings.lake, settings.checkpoint))

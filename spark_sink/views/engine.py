@@ -5,7 +5,6 @@ on every value. It has one thread, a bound of memory beyond which it writes to a
 no way to a file, a network or an extension, whatever a view's text says.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ from menura.stores.store import StoreFailed
 from menura.views.terms import quoted
 
 from spark_sink.errors import ViewNotComputed
+from spark_sink.views.scratch import scratch_folder
 
 MEMORY_BYTES = 1 << 30
 #: of what is written to the scratch folder
@@ -93,7 +93,7 @@ class Engine:
 
 @contextmanager
 def engine(memory_bytes: int = MEMORY_BYTES, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Engine]:
-    with tempfile.TemporaryDirectory(prefix="menura-view-") as scratch:
+    with scratch_folder() as (scratch, _):
         settings: dict[str, str | bool | int | float | list[str]] = {
             **_SETTINGS,
             "memory_limit": f"{memory_bytes >> 20}MiB",

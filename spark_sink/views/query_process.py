@@ -9,7 +9,6 @@ once its time is over, and ends by itself beyond its memory, or when this proces
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from menura.stores.store import StoreFailed
 
 from spark_sink.errors import ViewNotComputed
 from spark_sink.views.child_process import started
+from spark_sink.views.scratch import scratch_folder
 
 #: what libraries need to do the same everywhere
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -59,9 +59,9 @@ def computed(
 
     Raises `ViewNotComputed`, also while rows are read; `StoreFailed`, OSError, DeltaError where a table can't be read.
     """
-    with tempfile.TemporaryDirectory(prefix="menura-view-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder() as (scratch, lock):
         command = [sys.executable, "-I", "-c", _source()]
-        with started(command, scratch, _ENVIRONMENT, seconds=bounds.seconds) as child:
+        with started(command, scratch, _ENVIRONMENT, seconds=bounds.seconds, holds=[lock]) as child:
             try:
                 _send(child.given, sql, tables, bounds)
                 yield _rows(child.gives, bounds)

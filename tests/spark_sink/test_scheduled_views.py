@@ -23,7 +23,7 @@ from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import AT_ONCE
-from spark_sink.views import maintain, query_process, recompute, view_table
+from spark_sink.views import maintain, query_process, recompute, scratch, view_table
 from spark_sink.views.engine import Engine, engine
 from spark_sink.views.maintain import ViewWork
 from spark_sink.views.query_process import Bounds, computed
@@ -323,16 +323,16 @@ def test_a_process_when_it_computes_then_it_has_no_environment_and_leaves_no_fol
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "menura-secret")
-    monkeypatch.setattr(query_process.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
     with computed("SELECT sum(t0.a) AS a, count(*) AS n FROM t0, t1", {"t0": numbers(2500), "t1": numbers(2)}) as rows:
-        (scratch,) = tmp_path.iterdir()
-        process = next(each for each in Path("/proc").glob("[0-9]*") if _cwd(each) == scratch)
+        (own,) = tmp_path.iterdir()
+        process = next(each for each in Path("/proc").glob("[0-9]*") if _cwd(each) == own)
         held = (process / "environ").read_bytes()
         files = [str(each.readlink()) for each in (process / "fd").iterdir()]
         limits = (process / "limits").read_text()
         assert values(rows.read_all().to_pylist()[0]) == (6247500, 5000)
     assert b"menura-secret" not in held
-    assert {each.split(":")[0] for each in files} <= {"pipe", "/dev/null", "/dev/urandom"}, files
+    assert {each.split(":")[0] for each in files} <= {"pipe", "/dev/null", "/dev/urandom", str(own)}, files
     assert all("unlimited" not in line for line in limits.splitlines() if line.startswith(("Max cpu", "Max address")))
     assert list(tmp_path.iterdir()) == []
 

@@ -229,10 +229,12 @@ def test_a_sink_when_it_has_one_core_and_a_query_takes_minutes_then_batches_go_o
     folders = [*("--landing", str(world.writer.folder)), *("--lake", str(world.lake))]
     command = ["sink", "run", *folders, "--master", "local[1]", "--views", str(definitions), "--view-stores", ""]
     temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    left = temporary / "menura-view-scratch-of-a-killed-sink"
+    left.mkdir(parents=True)
     with Process(command, tmp_path / "sink.log", environment={"TMPDIR": str(temporary)}) as sink:
         turns = temporary / f"menura-view-turns-{os.geteuid()}"
         held = wait_for("query", lambda: both(turns))
+        assert not left.exists()
         world.land(40, empties=False)
         wait_for("batch beside the query", lambda: rows_of(world) == len(world.rows["orders"]) or None)
         assert both(turns) == held

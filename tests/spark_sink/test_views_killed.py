@@ -5,6 +5,7 @@ long a turn took before, so that kills fall on all of it; turns go on until two 
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -61,8 +62,9 @@ class Turns:
 @contextmanager
 def running(folder: Path, seed: int) -> Iterator[Turns]:
     command = [sys.executable, "-m", "tests.spark_sink.view_turns", str(folder), str(seed)]
+    environment = {**os.environ, "TMPDIR": str(temporary(folder))}
     with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as process:
         try:
             yield Turns(process)
@@ -70,8 +72,15 @@ def running(folder: Path, seed: int) -> Iterator[Turns]:
             process.send_signal(signal.SIGKILL)
 
 
+def temporary(folder: Path) -> Path:
+    found = folder / "temporary"
+    found.mkdir(exist_ok=True)
+    return found
+
+
 def check(world: World) -> None:
-    """Also that no row of a changelog stands there twice, and none is missing."""
+    """Also that no row of a changelog stands there twice, none is missing, and no folder of a killed turn is left."""
+    assert list(temporary(world.folder).glob("menura-view-scratch-*")) == []
     for name, rows in world.expected().items():
         assert world.held(name) == rows, name
         assert world.replayed(name) == rows, name

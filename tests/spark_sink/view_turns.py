@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spark_sink.lake.tail import Waiting
 from spark_sink.views.division import ALONE, Dividing
+from spark_sink.views.scratch import remove_left
 from tests.spark_sink.view_model import Text, sink_of, texts
 
 #: of the groups and joins that are generated
@@ -37,6 +38,7 @@ def views_of(seed: int) -> dict[str, Text]:
 def main() -> int:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
     dividing = ALONE if seed % 3 else Dividing(3, least_rows=0, least_gain=0)
+    remove_left()  # as a sink does that begins
     sink = sink_of(folder, waiting_of(seed), views_of(seed), stores=seed % 4 < 2, dividing=dividing)
     print("begun", flush=True)
     for _ in sys.stdin:
