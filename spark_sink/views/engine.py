@@ -5,7 +5,7 @@ on every value. It has one thread, a bound of memory beyond which it writes to a
 no way to a file, a network or an extension, whatever a view's text says.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import duckdb
@@ -20,6 +20,10 @@ from spark_sink.views.scratch import scratch_folder
 MEMORY_BYTES = 1 << 30
 #: of what is written to the scratch folder
 SCRATCH_BYTES = 64 << 30
+#: of what `Engine.reader` gives at once
+BATCH_ROWS, BATCH_BYTES = 65_536, 16 << 20
+#: that the engine itself has at once: it gives no fewer without having them all
+_VECTOR_ROWS = 2048
 _SETTINGS = {
     "threads": "1",
     "autoinstall_known_extensions": "false",
@@ -59,10 +63,10 @@ class Engine:
             return plain(self._connection.sql(query).to_arrow_table())
 
     def reader(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The same, batch by batch."""
+        """The same in batches, none with more than `BATCH_ROWS`, nor `BATCH_BYTES` unless one row has more."""
         with self._computing():
-            for batch in self._connection.sql(query).to_arrow_reader(65_536):
-                yield from plain(pa.Table.from_batches([batch])).to_batches()
+            for batches in _gathered(self._connection.sql(query).to_arrow_reader(_VECTOR_ROWS)):
+                yield from plain(pa.Table.from_batches(batches)).combine_chunks().to_batches()
 
     def _noting(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         """The engine's own error does not say which one it had."""
@@ -141,6 +145,30 @@ def _plain(type_: pa.DataType) -> pa.DataType:
         pa.binary_view(): pa.binary(),
         pa.large_binary(): pa.binary(),
     }.get(type_, type_)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches that are to be one."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for part in (part for batch in batches for part in _parts(batch)):
+        if held and (rows + part.num_rows > BATCH_ROWS or size_bytes + part.nbytes > BATCH_BYTES):
+            yield held
+            held, rows, size_bytes = [], 0, 0
+        held.append(part)
+        rows, size_bytes = rows + part.num_rows, size_bytes + part.nbytes
+    if held:
+        yield held
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Each of a row, or not larger than a batch may be."""
+    if batch.num_rows <= 1 or batch.nbytes <= BATCH_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
 
 
 def put_all(sql: Engine, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

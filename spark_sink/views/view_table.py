@@ -10,6 +10,7 @@ computed again.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -54,6 +55,8 @@ from spark_sink.work import CHANGELOG, CURRENT, TableId
 
 #: rows that a current state is copied by at once
 _COPIED_ROWS = 65_536
+#: of changes that are gathered for one commit; beyond it they are written as they come
+MOST_GATHERED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +203,22 @@ class ViewTable:
     ) -> int:
         """Append a version to the changelog, in one commit; gives how many rows it has.
 
-        `changes` have `KIND`, `NUMBER` and the view's columns. `is_small`: they are gathered before. `more`: that the
-        commit says.
+        `changes` have `KIND`, `NUMBER` and the view's columns. `is_small`: they are gathered before, up to
+        `MOST_GATHERED_BYTES`. `more`: that the commit says.
         """
         assert self.changelog is not None
         transactions = [*self._transactions(reached), *more]
         counted = _Counted()
         rows = (logged(each, shape, reached) for each in counted.over(changes))
+        gathered = [shape.changelog.empty_table()]
         if is_small:
-            append(self.changelog, pa.concat_tables([shape.changelog.empty_table(), *rows]), transactions)
+            gathered += _first(rows)
+        left = next(rows, None)
+        if is_small and left is None:
+            append(self.changelog, pa.concat_tables(gathered), transactions)
         else:
-            batches = (batch for each in rows for batch in each.to_batches())
+            others = [left] if left is not None else []
+            batches = (batch for each in chain(gathered, others, rows) for batch in each.to_batches())
             append(self.changelog, pa.RecordBatchReader.from_batches(shape.changelog, batches), transactions)
         compact_when_due(self.changelog)
         return counted.rows
@@ -294,6 +302,14 @@ class ViewTable:
 
 
 _MARK_WORDS = ("gsn", "state", "changelog", "current")
+
+
+def _first(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Those that may be held at once."""
+    left_bytes = MOST_GATHERED_BYTES
+    while left_bytes > 0 and (found := next(tables, None)) is not None:
+        left_bytes -= found.nbytes
+        yield found
 
 
 class _Counted:
