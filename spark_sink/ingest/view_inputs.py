@@ -6,6 +6,7 @@ its `ViewWork`; or a `SinkError` where its inputs are not there, or not together
 
 from collections.abc import Mapping, Sequence
 
+from menura.instants import now_us
 from menura.views.definition import InputName, ViewCut, ViewDefinition
 
 from spark_sink.errors import (
@@ -79,7 +80,10 @@ def work_of(
             for each in read.tables
         ]
     return ViewWork(
-        definition, tuple(sorted(found, key=lambda each: each.name)), tuple(cuts[name] for name in sorted(cuts))
+        definition,
+        tuple(sorted(found, key=lambda each: each.name)),
+        tuple(cuts[name] for name in sorted(cuts)),
+        now_us(),
     )
 
 

@@ -52,6 +52,9 @@ class ViewWork:
     definition: ViewDefinition
     inputs: tuple[InputAt, ...]
     cuts: tuple[ViewCut, ...]
+    #: when the driver has asked for its turn: whatever depends on the time depends on this one, since the machine that
+    #: has the turn may have another clock
+    asked_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class OpenView:
 
 def open_view(lake: str, work: ViewWork, versions: tuple[int, int] | None = None) -> OpenView:
     """`versions`: of the view's tables, if not the last ones. Raises `ViewRefused`, OSError, DeltaError."""
-    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name), versions)
+    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name), work.asked_at_us, versions)
     inputs = {each.name: OpenInput(lake, each) for each in work.inputs}
     plan = make_plan(work.definition.sql, {name: found.shape for name, found in inputs.items()})
     fields = [pa.field(name, format_type(type_)) for name, type_ in queries.columns_of(plan)]
@@ -126,7 +129,8 @@ def mended(lake: str, work: ViewWork, turn: Callable[[bool], T]) -> T:
     try:
         return turn(False)
     except Exception as failed:
-        found = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name)).lost_files()
+        table = view_table_id(work.definition.tenant, work.definition.name)
+        found = ViewTable(lake, table, work.asked_at_us).lost_files()
         if not found:
             raise
         name = f"{work.definition.tenant}/{work.definition.name}"

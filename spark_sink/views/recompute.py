@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
-from menura.instants import now_us
 from menura.views.definition import InputName
 from menura.views.query_plan import QueryPlan, engine_name, plan_query
 from menura.views.terms import quoted
@@ -38,7 +37,7 @@ from spark_sink.views.maintain import (
 from spark_sink.views.query_process import BOUNDS, Bounds, computed
 from spark_sink.views.view_table import Reached, ViewShape, ViewTable
 
-#: of a commit: when its query was computed, or was not since no input had changed
+#: of a commit: when the turn was asked for in which its query was computed, or was not since no input had changed
 COMPUTED = "view/computed"
 
 
@@ -48,7 +47,7 @@ def recompute(lake: str, work: ViewWork, bounds: Bounds = BOUNDS) -> ViewVersion
 
 
 def _recompute(lake: str, work: ViewWork, bounds: Bounds, *, is_lost: bool) -> ViewVersion:
-    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name))
+    table = ViewTable(lake, view_table_id(work.definition.tenant, work.definition.name), work.asked_at_us)
     inputs = {each.name: OpenInput(lake, each) for each in work.inputs}
     plan = plan_query(work.definition.sql, {name: found.shape for name, found in inputs.items()})
     shape = ViewShape(pa.schema([pa.field(each.name, format_type(each.type)) for each in plan.outputs]), plan.key)
@@ -57,7 +56,7 @@ def _recompute(lake: str, work: ViewWork, bounds: Bounds, *, is_lost: bool) -> V
     reached = table.reached(inputs, sources) if table.is_of(shape) and not is_lost else None
     if reached is not None:
         table.settle(AT_ONCE)
-    digest, now = digest_of(work), now_us()
+    digest, now = digest_of(work), work.asked_at_us
     is_there = reached is not None and reached.digest == digest
     if reached is not None and is_there and 0 <= now - _computed_us(table) < plan.every_seconds * 1_000_000:
         version = version_of(table, reached, None, AT_ONCE, opened)

@@ -23,7 +23,6 @@ from menura.change_batch import (
     TRANSACTION_ID,
     UNREPRESENTABLE,
 )
-from menura.instants import now_us
 from menura.stores.options import delta_options
 from menura.views.definition import InputName, ViewCut
 
@@ -100,9 +99,10 @@ class Reached:
 class ViewTable:
     """Opened at its last version."""
 
-    def __init__(self, lake: str, table: TableId, versions: tuple[int, int] | None = None) -> None:
-        """`versions`: of both tables, if not the last ones."""
+    def __init__(self, lake: str, table: TableId, at_us: int, versions: tuple[int, int] | None = None) -> None:
+        """`at_us`: when it is, by the clock that all turns have; `versions`: of both tables, if not the last ones."""
         self.table = table
+        self._at_us = at_us
         self._folders = {kind: f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT)}
         self.changelog, self.current = (open_table(self._folders[kind]) for kind in (CHANGELOG, CURRENT))
         for delta, version in zip((self.changelog, self.current), versions or (), strict=False):
@@ -244,7 +244,7 @@ class ViewTable:
         said = list(progress_transactions(self.table.application, reached.version, reached.gsn))
         if held.gsn:
             tail = read_tail(self.changelog, self.table.application, held)
-            since_us = tail.since_us if tail is not None else now_us()
+            since_us = tail.since_us if tail is not None else self._at_us
             said += tail_transactions(self.table.application, reached.version, reached.gsn, held.gsn, since_us)
         said.append(("view/digest", reached.digest))
         for name, mark in reached.inputs.items():
@@ -272,7 +272,7 @@ class ViewTable:
         size = size_bytes(self.current)
         until_us = tail.since_us + int(waiting.seconds_of(size) * 1e6) if waiting.seconds else 0
         many = tail.gsn - held.gsn > waiting.most_rows or size <= waiting.small_bytes
-        if many or not 0 <= now_us() - tail.since_us < until_us - tail.since_us:
+        if many or not 0 <= self._at_us - tail.since_us < until_us - tail.since_us:
             if is_large(self.changelog, tail):
                 key = read_layout(self.current).key
                 rewrite_with(self.table, self.current, self.changelog, tail, key)

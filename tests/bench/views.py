@@ -23,6 +23,7 @@ import psutil
 import pyarrow as pa
 from deltalake import write_deltalake
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE
+from menura.instants import now_us
 from menura.views.definition import InputName, ViewCut, ViewDefinition
 from pyspark.sql import SparkSession
 
@@ -215,7 +216,7 @@ def main() -> int:
         stores = None if chosen.without_stores else StoreSettings(f"{folder}/stores")
 
         def turn(cut: int) -> object:
-            work = ViewWork(definition, tuple(each.at() for each in tables), (ViewCut("shop", cut, 0),))
+            work = ViewWork(definition, tuple(each.at() for each in tables), (ViewCut("shop", cut, 0),), now_us())
             return follow(lake, work, WAITS, stores)
 
         built = measured(lambda: turn(1), time.process_time)

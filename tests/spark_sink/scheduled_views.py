@@ -1,11 +1,10 @@
 """Queries of views that are recomputed on a schedule, over the tables of a `World`, and a clock that tests move."""
 
+import sys
 from dataclasses import dataclass
 
 import pytest
 
-from spark_sink.ingest import view_standings
-from spark_sink.views import recompute
 from tests.spark_sink.view_model import Named, Text
 
 #: keys of those that have one; the others' rows are told apart by all of their columns, or by their groups
@@ -106,6 +105,7 @@ class Clock:
 
 def clock_of(patched: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (view_standings, recompute):
-        patched.setattr(module, "now_us", clock)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("spark_sink.") and hasattr(module, "now_us"):
+            patched.setattr(module, "now_us", clock)
     return clock

@@ -84,7 +84,7 @@ def changes(world: World, name: str) -> Counter[tuple[object, ...]]:
 
 
 def reached(world: World, name: str) -> tuple[object, ...]:
-    table = ViewTable(str(world.lake), view_table_id("acme", name))
+    table = ViewTable(str(world.lake), view_table_id("acme", name), 0)
     found = table.reached(TABLES, sorted(set(SOURCES.values())))
     assert found is not None
     return found.version, found.digest, found.inputs, found.cuts

@@ -405,7 +405,7 @@ def test_turns_when_several_are_due_then_tenants_have_theirs_one_after_the_other
     due = {("a", "x"), ("a", "y"), ("a", "z"), ("b", "x")}
     for _ in range(6):
         name = turns.in_turn(due)[0]
-        turns.begin(ViewWork(ViewDefinition(*name, "SCHEDULE EVERY 1 HOUR AS SELECT"), (), ()))
+        turns.begin(ViewWork(ViewDefinition(*name, "SCHEDULE EVERY 1 HOUR AS SELECT"), (), (), 0))
         assert turns.running == name
         assert turns.wait()
         assert turns.take() is not None
