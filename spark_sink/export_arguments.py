@@ -4,6 +4,7 @@ Comes in: the words of a command. Goes out: its arguments, which go together; th
 """
 
 import argparse
+import math
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from spark_sink.errors import SinkSettingInvalid
 from spark_sink.export.envelope import OPERATIONS
 from spark_sink.export.fields import Decimals, UnsignedBigints
+from spark_sink.export.following import RETRY_SECONDS
 
 #: from where
 FROM_BEGINNING, FROM_STATE, FROM_NEWEST = "beginning", "state", "newest"
@@ -36,6 +38,37 @@ def add_arguments(parser: argparse.ArgumentParser, *, needs_lake: bool = True) -
     )
 
 
+def add_retry_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--retry-seconds",
+        type=_seconds,
+        metavar="N",
+        help=f"{what}: how long what fails is tried again before it is stopped, and the exit code says so (default:"
+        f" {RETRY_SECONDS:.0f})",
+    )
+
+
+def retry_seconds_of(arguments: argparse.Namespace, *, is_endless: bool) -> float | None:
+    """None: what fails is tried again until the run is stopped. Raises `SinkSettingInvalid`."""
+    given: float | None = arguments.retry_seconds
+    if not is_endless:
+        return RETRY_SECONDS if given is None else given
+    if given is not None:
+        raise SinkSettingInvalid(
+            "reading the arguments",
+            "--retry-seconds of a run that does not end by itself",
+            remedy="Leave it out: what fails is tried again until the run is stopped, unless on_error is stop",
+        )
+    return None
+
+
+def _seconds(word: str) -> float:
+    found = float(word)
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds")
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="menura export", description="Changes of the lake's tables as messages of Debezium's form."
@@ -50,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
         help="pipes, in TOML: lake, positions, and each [[pipe]] with its tables and producer; instead of the others",
     )
     parser.add_argument("--status", action="store_true", help="with --file: say how its pipes stand, and run none")
+    add_retry_argument(parser, "of --file without --follow")
     add_arguments(parser, needs_lake=False)
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="files, each change once; without it standard output"
@@ -121,7 +155,7 @@ def _add_avro_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 #: what goes with --file
-_WITH_FILE = {"file", "status", "follow", "poll_seconds", "storage_option"}
+_WITH_FILE = {"file", "status", "follow", "poll_seconds", "retry_seconds", "storage_option"}
 
 
 def check_file(arguments: argparse.Namespace) -> None:
@@ -130,6 +164,12 @@ def check_file(arguments: argparse.Namespace) -> None:
         if not arguments.tables or arguments.lake is None or arguments.status:
             found = "--status without --file" if arguments.status else "neither TABLE and --lake, nor --file"
             raise SinkSettingInvalid("reading the arguments", found, remedy="Give tables and --lake, or --file")
+        if arguments.retry_seconds is not None:
+            raise SinkSettingInvalid(
+                "reading the arguments",
+                "--retry-seconds without --file",
+                remedy="Leave it out: what fails ends such an export",
+            )
         return
     default = vars(parser().parse_args([]))
     if more := sorted(

@@ -36,6 +36,7 @@ from spark_sink.export_arguments import (
     check_file,
     check_format,
     parser,
+    retry_seconds_of,
 )
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
@@ -69,7 +70,8 @@ def _pipes(arguments: argparse.Namespace, stop: threading.Event) -> int:
         print("\n".join(lines([(each.name, each.producer) for each in config.pipes], config.positions)))
         return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    return run(config, stop, arguments.poll_seconds if arguments.follow else None)
+    retry_seconds = retry_seconds_of(arguments, is_endless=arguments.follow)
+    return run(config, stop, arguments.poll_seconds if arguments.follow else None, retry_seconds)
 
 
 def _output(arguments: argparse.Namespace) -> Output:

@@ -19,6 +19,7 @@ from spark_sink.export.feed import Feed
 from spark_sink.export.fields import native
 from spark_sink.export.following import Follower, follow
 from spark_sink.export.lake_access import check_tables, store_failures
+from spark_sink.export_arguments import add_retry_argument, retry_seconds_of
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 from spark_sink.plugins.configuration import PluginConfig, load, read_config
@@ -35,19 +36,23 @@ def main() -> int:
         config = read_config(arguments.file)
         lake = absolute(config.lake)
         with store_failures():
-            plugins = [prepare(lake, config.positions / each.name, each) for each in config.plugins]
+            retry_seconds = retry_seconds_of(arguments, is_endless=not arguments.once)
+            plugins = [prepare(lake, config.positions / each.name, each, retry_seconds) for each in config.plugins]
             return follow(plugins, stop, None if arguments.once else arguments.poll_seconds)
     except SinkError as failure:
         print(f"menura plugin: {failure}", file=sys.stderr)
         return failure.exit_code
 
 
-def prepare(lake: str, folder: Path, config: PluginConfig) -> Follower[PluginConsumer]:
+def prepare(
+    lake: str, folder: Path, config: PluginConfig, retry_seconds: float | None = None
+) -> Follower[PluginConsumer]:
     """Raises `SinkError` and the store's errors."""
     tables, groups = read_names(config.tables)
     check_tables(lake, tables, groups)
     consumer = PluginConsumer(config.name, load(config), folder)
-    return Follower(consumer, Feed(lake, tables, groups, fields=native), config.on_error, config.begin)
+    feed = Feed(lake, tables, groups, fields=native)
+    return Follower(consumer, feed, config.on_error, config.begin, retry_seconds=retry_seconds)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument(
         "--once", action="store_true", help="end when there is nothing new, and nothing is to be tried again"
     )
+    add_retry_argument(running, "with --once")
     running.add_argument(
         "--poll-seconds", type=float, default=1.0, metavar="N", help="between two looks for new changes"
     )

@@ -6,7 +6,8 @@ before the step or behind it: the consumer says which, and the step comes again 
 another position after a failure (a backup's, none, that of another run) is followed from there.
 
 What fails (the consumer, a table that can't be read, the lake's store) comes again, behind a pause that doubles up to
-`LONGEST_PAUSE_SECONDS`, or stops the consumer: its policy says which. Two failures stop it under each policy: whoever
+`LONGEST_PAUSE_SECONDS`, or stops the consumer: its policy says which. A run that is to end stops a consumer that has
+failed for as long as it may (`Follower.retry_seconds`). Two failures stop it under each policy: whoever
 read standard output has gone, and another export has taken the name. A table whose changes can't be written in the
 wanted form is left out, and the others go on. Other consumers are never concerned, but where they have one thread.
 """
@@ -34,8 +35,12 @@ from spark_sink.export.position import BEGINNING, Position, is_same
 from spark_sink.work import TableId
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+#: how long a run that is to end tries again what fails, where nobody says
+RETRY_SECONDS = 3600.0
 #: where one without a position may begin, beside the number of a cut
 BEGINNINGS = ("beginning", "state", "newest")
+
+_GOES_ON = ". What is not out is kept: the next run goes on behind its position"
 
 logger = logging.getLogger("menura.export")
 
@@ -105,12 +110,15 @@ class Follower(Generic[C]):
     begin: str
     #: is told of each change of how it stands
     tell: Callable[[Standing], None] = nobody
+    #: how long what fails is tried again, and then it is stopped; None: until somebody stops the run
+    retry_seconds: float | None = None
     #: what it is in the midst of
     step: Step | None = None
     #: where it stands is known
     is_begun: bool = False
     failures: int = 0
-    #: of the monotonic clock: not before
+    #: of the monotonic clock: since when it has failed, and not before when it is tried again
+    failing_since: float = 0.0
     again_at: float = 0.0
     stopped: SinkError | None = None
     _without: dict[TableId, str] = field(default_factory=dict)
@@ -215,18 +223,30 @@ class Follower(Generic[C]):
         if self.on_error == OnError.STOP:
             self._stop(failure)
             return
+        now = time.monotonic()
+        self.failing_since = self.failing_since if self.failures else now
+        failed_seconds = now - self.failing_since
+        if self.retry_seconds is not None and failed_seconds >= self.retry_seconds:
+            self._stop(failure, f" after {self.failures + 1} attempts in {failed_seconds:.0f} s")
+            return
         self.failures += 1
         self.is_begun = False
         pause = min(FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 30), LONGEST_PAUSE_SECONDS)
-        self.again_at = time.monotonic() + pause
-        words = "%s failed %d times, tried again in %.0f s: %s"
-        logger.warning(words, self.consumer.name, self.failures, pause, failure, exc_info=_debug(failure))
+        until = "until it is stopped"
+        if self.retry_seconds is not None:
+            left = self.retry_seconds - failed_seconds
+            pause, until = min(pause, left), f"for {left:.0f} s more"
+        self.again_at = now + pause
+        words = "%s failed %d times, tried again in %.0f s, %s: %s"
+        logger.warning(words, self.consumer.name, self.failures, pause, until, failure, exc_info=_debug(failure))
         self._say(State.RETRIES, str(failure))
 
-    def _stop(self, failure: SinkError) -> None:
+    def _stop(self, failure: SinkError, tried: str = "") -> None:
+        """`tried`: how often and how long, where it was more than once."""
         self.failures += 1
         self.stopped = failure
-        logger.error("%s stopped, others go on: %s", self.consumer.name, failure, exc_info=_debug(failure))
+        words = "%s stopped%s, others go on: %s" + (_GOES_ON if tried else "")
+        logger.error(words, self.consumer.name, tried, failure, exc_info=_debug(failure))
         self._say(State.STOPPED, str(failure))
 
     def _tell_without(self) -> None:
@@ -249,7 +269,8 @@ class Follower(Generic[C]):
 def follow(followers: Sequence[Follower[C]], stop: threading.Event, poll_seconds: float | None) -> int:
     """In turn, until somebody stops it; without `poll_seconds` until there is nothing new, nor to be tried again.
 
-    Gives the exit code: that of one that was stopped, or of a table that is left out.
+    For how long something is tried again each follower says. Gives the exit code: that of one that was stopped, or of a
+    table that is left out.
     """
     try:
         while not stop.is_set() and not all(each.stopped for each in followers):

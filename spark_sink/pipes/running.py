@@ -43,15 +43,19 @@ class Pipe:
         self.status.close()
 
 
-def run(config: PipesConfig, stop: threading.Event, poll_seconds: float | None) -> int:
+def run(
+    config: PipesConfig, stop: threading.Event, poll_seconds: float | None, retry_seconds: float | None = None
+) -> int:
     """Until somebody stops them; without `poll_seconds` until there is nothing new, nor to be tried again.
 
-    Gives the exit code: that of a pipe that was stopped, or of a table that is left out. Raises `SinkError` before any
-    pipe has begun.
+    `retry_seconds`: how long what fails is tried again; None: until somebody stops them. Gives the exit code: that of a
+    pipe that was stopped, or of a table that is left out. Raises `SinkError` before any pipe has begun.
     """
     with ExitStack() as threads:
         own = [threads.enter_context(ThreadPoolExecutor(1, each.name)) for each in config.pipes]
-        made = [thread.submit(prepare, config, each) for thread, each in zip(own, config.pipes, strict=True)]
+        made = [
+            thread.submit(prepare, config, each, retry_seconds) for thread, each in zip(own, config.pipes, strict=True)
+        ]
         pipes = _all_or_none(made, own)
         tasks = [thread.submit(pipe.follow, stop, poll_seconds) for thread, pipe in zip(own, pipes, strict=True)]
         wait(tasks, return_when=FIRST_EXCEPTION)
@@ -76,7 +80,7 @@ def _all_or_none(made: Sequence[Future[Pipe]], threads: Sequence[ThreadPoolExecu
     raise next(failure for each in made if (failure := each.exception()) is not None)
 
 
-def prepare(config: PipesConfig, pipe: PipeConfig) -> Pipe:
+def prepare(config: PipesConfig, pipe: PipeConfig, retry_seconds: float | None = None) -> Pipe:
     """Raises `SinkError`."""
     lake, folder = absolute(config.lake), config.positions / pipe.name
     named, sources = pipe.selection.named, pipe.selection.sources
@@ -85,7 +89,7 @@ def prepare(config: PipesConfig, pipe: PipeConfig) -> Pipe:
     feed = Feed(lake, (), sources, fields=_fields(pipe.messages), chosen=pipe.selection.has)
     consumer = consumer_of(pipe, folder)  # which has the folder
     status = StatusFile(folder, pipe.producer)
-    return Pipe(Follower(consumer, feed, pipe.on_error, pipe.begin, status.tell), status)
+    return Pipe(Follower(consumer, feed, pipe.on_error, pipe.begin, status.tell, retry_seconds), status)
 
 
 def _fields(messages: Messages | None) -> FieldOf:

@@ -18,10 +18,10 @@ def given(query: str) -> list[pa.RecordBatch]:
 
 
 def test_rows_when_they_are_wide_then_a_batch_has_few_bytes_and_none_is_lost() -> None:
-    batches = given(WIDE.format(64 << 10, 5000))
+    batches = given(WIDE.format(32 << 10, 2000))
     assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
-    assert sorted(key for batch in batches for key in batch["i"].to_pylist()) == list(range(5000))
-    assert {len(text) for batch in batches for text in batch["t"].to_pylist()} == {64 << 10}
+    assert sorted(key for batch in batches for key in batch["i"].to_pylist()) == list(range(2000))
+    assert {len(text) for batch in batches for text in batch["t"].to_pylist()} == {32 << 10}
 
 
 def test_rows_when_one_has_more_bytes_than_a_batch_then_it_is_a_batch_of_its_own() -> None:
@@ -38,7 +38,7 @@ def test_rows_when_they_are_narrow_then_a_batch_has_many(rows: int) -> None:
     assert sum(batch.num_rows for batch in batches) == rows
 
 
-@pytest.mark.parametrize("most_bytes", [0, 1, 100, 64 << 20])
+@pytest.mark.parametrize("most_bytes", [0, 100, 64 << 20])
 def test_a_small_change_when_it_has_more_bytes_than_are_gathered_then_its_version_has_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
