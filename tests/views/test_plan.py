@@ -64,6 +64,19 @@ def test_a_chain_of_joins_when_it_is_planned_then_each_table_is_looked_up_by_its
         ("o.note NOT LIKE 'a%'", "b"),
         ("CAST(o.qty AS DECIMAL(25,2))", "d:25,2"),
         ("o.f * o.f", "g"),
+        ("5L", "l"),
+        ("-7L + o.qty", "l"),
+        ("5L + 0.5", "d:3,1"),
+        ("CAST(5 AS BIGINT) + 0.5", "d:22,1"),
+        ("coalesce(5L, 0.5)", "d:21,1"),
+        ("0.5BD", "d:1,1"),
+        ("3BD", "d:1,0"),
+        ("3bd + .25", "d:4,2"),
+        ("5. + 0.5", "d:3,1"),
+        ("1.5D", "g"),
+        ("1e3", "g"),
+        ("2E-1 * o.f", "g"),
+        ("o.note = '5L'", "b"),
     ],
 )
 def test_an_expression_when_it_has_one_meaning_then_it_has_sparks_type(column: str, type_: str) -> None:
@@ -182,7 +195,9 @@ CHAINS = [
     "o.ok <> o.ok NOT IN (false)", "o.ok = o.note LIKE 'a'", "o.note NOT LIKE 'a' = o.ok",
     "o.ok = o.ok NOT BETWEEN false AND true",
     "o.id BETWEEN 1 AND 2 = o.ok", "o.id < o.qty = o.ok", "o.ok <=> o.id < o.qty", "o.ok <=> o.ok IN (true)",
-    "o.ok = NOT o.ok", "o.id BETWEEN 1 AND 2 IS NULL",
+    "o.ok = NOT o.ok", "o.id BETWEEN 1 AND 2 IS NULL", "o.ok <=> NOT o.ok", "o.ok <=> (o.ok) IN (true)",
+    "o.ok <=> (o.ok) = o.ok IN (true)", "o.id <=> (o.id) + 1 < o.qty", "o.note <=> (o.note) || 'a' LIKE 'b'",
+    "o.ok <=> (o.id < 1) < o.ok BETWEEN false AND true",
 ]  # fmt: skip
 
 
@@ -205,9 +220,36 @@ def test_a_comparison_when_it_is_compared_without_parentheses_then_it_is_refused
     [
         "o.ok = (o.id < o.qty)", "(o.ok = o.ok) = o.ok", "(o.ok = o.ok) BETWEEN false AND true",
         "o.ok <> (o.ok NOT IN (false, NULL))", "NOT o.ok = o.ok", "NOT o.id BETWEEN 1 AND 2",
-        "o.ok <=> ((o.id < o.qty))",
+        "o.ok <=> ((o.id < o.qty))", "o.ok <=> (o.id < o.qty)", "o.ok <=> (o.id IN (1, (2))) AND o.ok",
+        "o.ok <=> (NOT o.ok) OR o.ok", "CASE WHEN o.ok <=> (o.id IS NULL) THEN o.ok END",
+        "o.ok <=> (o.ok <=> (o.id = 1))", "coalesce(o.ok <=> (o.id = 1), o.ok)",
         "o.ok = o.ok IS NULL", "(o.id < o.qty) <=> o.ok", "o.ok = o.ok AND o.id < 3",
     ],
 )  # fmt: skip
 def test_a_comparison_when_it_is_in_parentheses_then_it_is_compared(chain: str) -> None:
     assert planned(f"SELECT o.id, {chain} AS x FROM shop.app.orders o").outputs[1].type == "b"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("5S", "write it without S"), ("5Y", "write it without Y"), ("1.5F", "write it without F"),
+        ("1e400D", "none of 64 bits"), ("1e400", "none of 64 bits"), ("1e2BD", "neither an integer"),
+        ("1e2L", "neither an integer"), ("1.5L", "neither an integer"), ("9223372036854775808L", "neither an integer"),
+        ("123456789012345678901234567890123456789BD", "neither an integer"),
+        ("CAST(o.qty AS DECIMAL(25L,2))", "whole numbers"),
+        ("+5", r"a sign \+ before it"), ("-+5", r"a sign \+ before it"), ("o.qty * +(0.5)", r"a sign \+ before it"),
+        ("coalesce(o.total, + 0.5)", r"a sign \+ before it"), ("CASE WHEN o.ok THEN +1 END", r"a sign \+ before it"),
+    ],
+)  # fmt: skip
+def test_a_number_when_views_have_no_such_type_then_it_is_refused(number: str, reason: str) -> None:
+    text = f"SELECT o.id, {number} AS x FROM shop.app.orders o"
+    with pytest.raises(ViewRefused, match=reason):
+        planned(text)
+    with pytest.raises(ViewRefused, match=reason):
+        plan_query(f"SCHEDULE EVERY 1 HOUR AS {text}", {ORDERS: SHAPES[ORDERS]})
+
+
+@pytest.mark.parametrize("column", ["+o.qty", "o.qty + 5", "5 + +o.qty", "(o.qty) + 5L", "-(5) + 1.5", "- -5"])
+def test_a_sign_when_it_is_of_no_number_then_it_is_read(column: str) -> None:
+    assert len(planned(f"SELECT o.id, {column} AS x FROM shop.app.orders o").outputs) == 2

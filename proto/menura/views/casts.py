@@ -57,6 +57,8 @@ def _decimal(found: Term, wanted: exp.DataType) -> str:
     """The type, where it is a decimal that has all values of the former one."""
     if wanted.this != exp.DataType.Type.DECIMAL:
         return ""
+    if not all(each.name.isdecimal() for each in wanted.expressions):
+        refuse("the digits of a DECIMAL are whole numbers", wanted)
     sizes = [int(each.name) for each in wanted.expressions]
     precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
     type_, held = f"d:{precision},{scale}", found.operand

@@ -16,6 +16,7 @@ its type, or a `ViewRefused` with the place. What is let through, and why it is 
   (upper, lower, current_date).
 """
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,8 +61,11 @@ _COMPUTED: dict[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 _PARTS: dict[type, str] = {exp.Year: "year", exp.Month: "month", exp.Day: "day", exp.DayOfMonth: "day"}
 #: of reading a text, and of what an expression becomes
 MOST_STEPS, MOST_CHARS = 100_000, 256 << 10
+#: written out, with the letter that says its type
+_NUMBER = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(L|S|Y|F|D|BD)?")
 _WHOLE = re.compile(r"[0-9]{1,19}")
-_POINT = re.compile(r"([0-9]*)\.([0-9]+)")
+_POINT = re.compile(r"([0-9]*)(?:\.([0-9]*))?")
+_FLOAT = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +216,28 @@ def _literal(scope: Scope, node: exp.Expression) -> Term:
         if "\0" in text:
             refuse("a text has no NUL", node)
         return Term("'" + text.replace("'", "''") + "'", TEXT)
-    if _WHOLE.fullmatch(text) and int(text) <= _GREATEST:
-        digits = INT_DIGITS if int(text) <= _GREATEST_INT else BIGINT_DIGITS
-        return Term(f"CAST({int(text)} AS BIGINT)", INTEGER, digits, max(1, len(str(int(text)))))
-    found = _POINT.fullmatch(text)
-    if found is None or len(text) > MAX_DECIMAL128_PRECISION:
+    found = _NUMBER.fullmatch(text)
+    number, letter = found.groups() if found is not None else (text, "")
+    if letter in ("S", "Y", "F"):
+        refuse(f"{text[:50]} has a type that views do not have: write it without {letter}, or with L or D", node)
+    if letter == "D" or (not letter and "E" in number.upper() and _FLOAT.fullmatch(number)):
+        return _double(number, node)
+    if _WHOLE.fullmatch(number) and letter != "BD" and int(number) <= _GREATEST:
+        digits = INT_DIGITS if int(number) <= _GREATEST_INT and not letter else BIGINT_DIGITS
+        return Term(f"CAST({int(number)} AS BIGINT)", INTEGER, digits, max(1, len(str(int(number)))))
+    point = _POINT.fullmatch(number)
+    is_decimal = point is not None and (point[2] is not None or letter == "BD") and number != "." and letter != "L"
+    if point is None or not is_decimal or len(number) > MAX_DECIMAL128_PRECISION:
         refuse(f"the number {text[:50]} is neither an integer of 64 bits nor a decimal of 38 digits", node)
-    whole, part = found[1].lstrip("0"), found[2]
+    whole, part = point[1].lstrip("0"), point[2] or ""
     type_ = f"d:{max(len(whole) + len(part), 1)},{len(part)}"
-    return Term(f"CAST('{text}' AS {type_word(type_)})", type_)
+    return Term(f"CAST('{number}' AS {type_word(type_)})", type_)
+
+
+def _double(number: str, node: exp.Expression) -> Term:
+    if not _FLOAT.fullmatch(number) or math.isinf(float(number)):
+        refuse(f"the number {number[:50]} is none of 64 bits", node)
+    return Term(f"CAST('{float(number)!r}' AS DOUBLE)", DOUBLE)
 
 
 def _null(scope: Scope, node: exp.Expression) -> Term:
@@ -245,7 +262,7 @@ def _negative(scope: Scope, node: exp.Expression) -> Term:
     found = _signed(scope, node, "-")
     if not isinstance(node.this, exp.Literal):
         return Term(f"(-{found.sql})", found.type, found.digits)
-    digits = INT_DIGITS if found.literal and int(node.this.name) == _GREATEST_INT + 1 else found.digits
+    digits = INT_DIGITS if node.this.name == str(_GREATEST_INT + 1) else found.digits
     return replace(found, sql=f"(-{found.sql})", digits=digits)
 
 

@@ -3,15 +3,15 @@
 Comes in: a text from a user. Goes out: sqlglot's tree, bounded in size and depth, or a `ViewRefused` with the place.
 """
 
-from itertools import pairwise
 from typing import NoReturn
 
-import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from menura.naming import is_identity
 from menura.views.definition import MOST_SQL_BYTES, InputName, ViewRefused, is_view_name
+from menura.views.tokens import tokens_of
 
 MOST_TABLES = 8
 MOST_COLUMNS = 256
@@ -69,8 +69,7 @@ def read_tree(sql: str) -> exp.Expression:
     if sum(sql.lower().count(word) for word in _NESTING) > MOST_DEPTH * 4 or _deepest(sql) > MOST_DEPTH:
         refuse("the text is nested too deeply")
     try:
-        _check_apostrophes(sql)
-        found = sqlglot.parse(sql, read="spark")
+        found = Dialect.get_or_raise("spark").parser().parse(tokens_of(sql), sql)
     except SqlglotError as wrong:
         errors = getattr(wrong, "errors", None) or [{}]
         what = str(errors[0].get("description") or "it can't be read as SQL").split("\n")[0][:200]
@@ -83,13 +82,6 @@ def read_tree(sql: str) -> exp.Expression:
     if sum(1 for _ in tree.walk()) > MOST_NODES:
         refuse(f"the text has more than {MOST_NODES} parts")
     return tree
-
-
-def _check_apostrophes(sql: str) -> None:
-    """Spark reads '' within a text as an apostrophe, and as nothing in former versions; so does who reads it here."""
-    for token, after in pairwise(sqlglot.tokenize(sql, read="spark")):
-        if token.token_type is after.token_type is sqlglot.TokenType.STRING and after.start == token.end + 1:
-            raise ViewRefused(r"an apostrophe within a text is written \'", line=after.line, column=after.col)
 
 
 def _deepest(sql: str) -> int:

@@ -10,7 +10,7 @@ from menura.types import decimal_digits
 
 #: Of what compiled text means, beside the text itself. It goes up with a release that computes anything else than the
 #: former one did, so that views are computed anew.
-MEANING = 3
+MEANING = 4
 
 INTEGER, DOUBLE, FLOAT, TEXT, BINARY, DATE, INSTANT, LOCAL_TIME, BOOLEAN = (
     "l", "g", "f", "u", "z", "tdD", "tsu:UTC", "tsu:", "b",
