@@ -204,10 +204,10 @@ def test_a_view_when_it_is_killed_as_it_is_recomputed_then_the_next_time_it_has_
     assert world.held("first_of_each") == expected(world, "first_of_each") == world.replayed("first_of_each")
 
 
+SLOW = "SELECT count(*) AS n FROM " + ", ".join(f"{{orders}} o{n}" for n in range(12))
 #: and what is said of each
 HOSTILE = {
-    # too slow, too much memory and disk, too many rows, values that double with each name of WITH
-    "slow": ("SELECT count(*) AS n FROM " + ", ".join(f"{{orders}} o{n}" for n in range(12)), "longer than"),
+    # too many rows, values that double with each name of WITH
     "large": ("SELECT a.id, b.id AS b, c.id AS c FROM {orders} a, {orders} b, {orders} c, {orders} d", "rows"),
     "wide": (
         "WITH "
@@ -239,7 +239,7 @@ def test_queries_when_they_need_too_much_then_their_views_alone_stop_with_the_re
     world.apply()
     world.views = {name: text_of(query) for name, (query, _) in HOSTILE.items()}
     world.views |= {"quick": QUICK, "unions": scheduled("unions")}
-    bounded(world, Bounds(memory_bytes=64 << 20, scratch_bytes=64 << 20, seconds=20, rows=50_000))
+    bounded(world, Bounds(memory_bytes=64 << 20, scratch_bytes=64 << 20, seconds=3000, rows=50_000))
     stands = turned(world)
     assert (stands.pop("quick"), stands.pop("unions")) == (("following", ""), ("following", ""))
     messages = {state.name: state.message for state in world.sink.states()}
@@ -251,6 +251,15 @@ def test_queries_when_they_need_too_much_then_their_views_alone_stop_with_the_re
     monkeypatch.setattr(Recomputations, "begin", lambda _self, work: begun.append(work.definition.name))
     world.sink.turn()
     assert begun == []
+
+
+def test_a_query_when_it_takes_too_long_then_its_view_alone_stops_and_says_so(world: World, clock: Clock) -> None:
+    world.land(400, empties=False)
+    world.apply()
+    world.views = {"slow": text_of(SLOW), "quick": QUICK}
+    bounded(world, Bounds(seconds=2))
+    assert turned(world) == {"slow": ("stopped", "VIEW_NOT_COMPUTED"), "quick": ("following", "")}
+    assert "it takes longer than 2 s" in {state.name: state.message for state in world.sink.states()}["slow"]
 
 
 def test_a_query_when_its_process_is_killed_then_its_view_says_so_and_goes_on_at_its_next_try(
