@@ -1,16 +1,20 @@
 """The merge of a large table's waiting changes, prepared beside batches: Spark jobs of a thread of their own.
 
 Comes in: a table, and its versions. Goes out: files that no commit names (`spark_sink.lake.file_merge`), for whoever
-commits them between two batches. A job has one step, or one for each core but one, and a step is a second's work or
-so: what of a batch finds all cores taken waits for no more than that. Nothing of the driver is changed here, and what
+commits them between two batches. A job has one step, or one for each core but one, and a step is less than a second's
+work: what of a batch finds all cores taken waits for no more than that. Several tables have their turns one job after
+the other (`Turns`), so no table waits for another one's whole merge. Nothing of the driver is changed here, and what
 this was given is a copy, so a preparation that is cancelled, fails, or is killed with its process leaves files alone.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from itertools import pairwise
 from operator import or_
 from typing import Protocol, TypeVar, cast
 from uuid import uuid4
@@ -24,8 +28,10 @@ from spark_sink.lake.file_merge import (
     HeldFile,
     Looked,
     MergePlan,
+    NewRows,
     Piece,
     PreparedMerge,
+    Rows,
     Unplanned,
     look,
     plan_merge,
@@ -36,8 +42,8 @@ from spark_sink.lake.table_folders import told_folders
 from spark_sink.lake.tail import Waiting
 from spark_sink.work import TableId
 
-#: of keys that a step reads, and of rows that it writes; a row group is never divided
-LOOK_ROWS, WRITE_ROWS = 4_000_000, 500_000
+#: of keys that a step reads; of rows that it writes, which have so many bytes before they are compressed
+LOOK_ROWS, WRITE_ROWS, WRITE_BYTES = 1_000_000, 200_000, 32 << 20
 
 T = TypeVar("T")
 
@@ -55,6 +61,8 @@ class MergeStart:
     waiting: Waiting
     storage: StorageOptions
     folders: Mapping[TableId, str] = field(default_factory=dict)
+    #: of this preparation, and of no other one
+    preparation: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +91,52 @@ class _Unwanted(Exception):
     """Nobody wants the merge any more."""
 
 
-def prepare(tasks: Tasks, start: MergeStart, cores: int, is_wanted: Callable[[], bool]) -> Came:
+class Turns:
+    """Whose job is next: the one's that has waited for longest."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        #: the first one has its turn
+        self._waiting: deque[object] = deque()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        own = object()
+        with self._changed:
+            self._waiting.append(own)
+            self._changed.wait_for(lambda: self._waiting[0] is own)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+
+def prepare(
+    tasks: Tasks,
+    start: MergeStart,
+    cores: int,
+    is_wanted: Callable[[], bool],
+    turn: Callable[[], AbstractContextManager[None]],
+) -> Came:
     """`cores`: how many steps a job has at most. Raises what `tasks` raises."""
-    steps = _Steps(tasks, start, cores, is_wanted)
+    steps = _Steps(tasks, start, cores, is_wanted, turn)
+    lake, table = start.lake, start.table
     try:
         (plan,) = steps.run(
-            [partial(plan_merge, start.lake, start.table, start.recorded, start.version, start.waiting)]
+            [partial(plan_merge, lake, table, start.recorded, start.version, start.waiting, start.preparation)]
         )
         if isinstance(plan, Unplanned):
             return plan
-        looked = steps.run([partial(look, start.lake, plan, files) for files in _groups(plan.files)])
-        found = _found(plan, looked)
-        touched = [each for part in looked for each in part.files]
-        pieces = _pieces(plan, touched, found)
-        written = steps.run([partial(write_piece, start.lake, plan, piece) for piece in pieces])
+        looked = steps.run([partial(look, plan, ranges) for ranges in _groups(plan.files)])
+        pieces = _pieces(plan, looked)
+        written = steps.run([partial(write_piece, plan, piece) for piece in pieces])
     except _StepFailed as failed:
         return Failed(str(failed))
     except _Unwanted:
         return None
-    removed = dict.fromkeys(piece.file for piece in pieces if piece.file is not None)
+    removed = dict.fromkeys(piece.rows.file for piece in pieces if piece.rows is not None)
     return PreparedMerge(plan, tuple(removed), tuple(file for files in written for file in files))
 
 
@@ -111,14 +146,16 @@ class _Steps:
     start: MergeStart
     cores: int
     is_wanted: Callable[[], bool]
+    turn: Callable[[], AbstractContextManager[None]]
 
     def run(self, steps: Sequence[Callable[[], T]]) -> list[T]:
         """Raises `_StepFailed`, `_Unwanted`, what Spark raises."""
         found: list[T] = []
         for first in range(0, len(steps), self.cores):
-            if not self.is_wanted():
-                raise _Unwanted
-            came = self.tasks(_step_task(self.start), steps[first : first + self.cores])
+            with self.turn():
+                if not self.is_wanted():
+                    raise _Unwanted
+                came = self.tasks(_step_task(self.start), steps[first : first + self.cores])
             for each in came:
                 if isinstance(each, Failed):
                     raise _StepFailed(each.message)
@@ -137,58 +174,58 @@ def _step_task(start: MergeStart) -> Callable[[Iterable[Step]], Iterator[object]
     return run
 
 
-def _groups(files: Sequence[HeldFile]) -> list[list[HeldFile]]:
-    """Files whose keys one step reads."""
-    groups: list[list[HeldFile]] = []
-    for each in files:
-        if groups and sum(held.rows for held in groups[-1]) + each.rows <= LOOK_ROWS:
-            groups[-1].append(each)
+def _groups(files: Sequence[HeldFile]) -> list[list[Rows]]:
+    """Rows whose keys one step reads."""
+    groups: list[list[Rows]] = []
+    for rows in (rows for file in files for rows in _divided(file, LOOK_ROWS)):
+        if groups and sum(each.end - each.first for each in groups[-1]) + rows.end - rows.first <= LOOK_ROWS:
+            groups[-1].append(rows)
         else:
-            groups.append([each])
+            groups.append([rows])
     return groups
 
 
-def _found(plan: MergePlan, looked: Sequence[Looked]) -> bytes:
-    """Which rows of the effect any file has."""
+def _divided(file: HeldFile, most_rows: int) -> list[Rows]:
+    """All of its rows in parts that are alike."""
+    parts = max(1, -(-file.rows // most_rows))
+    bounds = [file.rows * part // parts for part in range(parts + 1)]
+    return [Rows(file, first, end) for first, end in pairwise(bounds)]
+
+
+def _pieces(plan: MergePlan, looked: Sequence[Looked]) -> list[Piece]:
+    """What is written: new rows come with the smallest file, whatever else becomes of that; many by themselves."""
+    plain = {file: plain_bytes for part in looked for file, plain_bytes in part.files}
     none = bytes(len(plan.puts))
-    return bytes(reduce(or_, flags) for flags in zip(none, *(part.found for part in looked), strict=True))
-
-
-def _pieces(plan: MergePlan, touched: Sequence[tuple[HeldFile, tuple[int, ...]]], found: bytes) -> list[Piece]:
-    """What is written: new rows come with the smallest file, whatever else becomes of that."""
-    pieces = [piece for file, groups in touched for piece in _pieces_of(file, groups)]
-    if plan.new_rows(found):
-        into = plan.smallest
-        last = max((place for place, each in enumerate(pieces) if each.file == into), default=None)
-        if into is None or last is None:
-            pieces.append(Piece(into, found=found))
-        else:
-            pieces[last] = replace(pieces[last], found=found)
+    found = bytes(reduce(or_, flags) for flags in zip(none, *(part.found for part in looked), strict=True))
+    pieces = [Piece(rows) for file, plain_bytes in plain.items() for rows in _divided(file, _most(file, plain_bytes))]
+    count, into = plan.new_rows(found), plan.smallest
+    if count > WRITE_ROWS or (count and into is None):
+        bounds = range(0, count, WRITE_ROWS)
+        return [*pieces, *(Piece(None, NewRows(found, first, min(count, first + WRITE_ROWS))) for first in bounds)]
+    if count and into is not None:
+        if into not in plain:
+            pieces += [Piece(rows) for rows in _divided(into, WRITE_ROWS)]
+        last = max(place for place, each in enumerate(pieces) if each.rows is not None and each.rows.file == into)
+        pieces[last] = replace(pieces[last], new=NewRows(found, 0, count))
     return pieces
 
 
-def _pieces_of(file: HeldFile, groups: Sequence[int]) -> Iterator[Piece]:
-    """Row groups of some `WRITE_ROWS`, given their rows."""
-    first = rows = 0
-    for place, count in enumerate(groups):
-        if rows and rows + count > WRITE_ROWS:
-            yield Piece(file, first, place)
-            first, rows = place, 0
-        rows += count
-    yield Piece(file, first, len(groups))
+def _most(file: HeldFile, plain_bytes: int) -> int:
+    """Rows of a file that one step writes."""
+    return max(1, min(WRITE_ROWS, WRITE_BYTES * file.rows // max(1, plain_bytes)))
 
 
 class Preparation:
     """One, in a thread of its own; what it came to is for whoever commits it."""
 
-    def __init__(self, session: SparkSession, start: MergeStart, cores: int) -> None:
+    def __init__(self, session: SparkSession, start: MergeStart, cores: int, turns: Turns) -> None:
         self.start = start
         self.is_cancelled = False
         self._context = session.sparkContext
         self._group = f"menura-merge-{uuid4()}"
         self._unwanted = threading.Event()
         self._came: Future[Came] = Future()
-        work = partial(prepare, self._run_job, start, cores, lambda: not self._unwanted.is_set())
+        work = partial(prepare, self._run_job, start, cores, lambda: not self._unwanted.is_set(), turns.turn)
         self._thread = threading.Thread(target=self._follow, args=(work,), name="merge", daemon=True)
         self._thread.start()
 

@@ -1,15 +1,15 @@
 """When changes that wait in changelogs are merged, and what is recorded of that.
 
 Comes in: the tables whose changes have waited for long enough (`waiting_merges`). Small tables are merged by a job of
-all cores, for which batches wait. A large one's merge is prepared beside batches (`detached_merge`), one at a time, and
-committed here between two of them: then its versions stand at the boundary that the table has by now, and what has come
-meanwhile waits on. A merge that was prepared for what the table is no more is given up, its files removed, and nothing
-is lost: the changes wait in the changelog as before. So it is where the table has stopped, or has lost what waited to a
-batch. A merge that fails is tried again after a pause; meanwhile readers have what waits, and a batch that can't wait
-any longer merges it and says why it fails.
+all cores, for which batches wait. Large ones' merges are prepared beside batches (`detached_merge`), some at a time,
+and committed here between two of them: then a table's versions stand at the boundary that it has by now, and what has
+come meanwhile waits on. A merge that was prepared for what the table is no more is given up, its files removed
+(`left_merges`), and nothing is lost: the changes wait in the changelog as before. So it is where the table has stopped,
+or has lost what waited to a batch. A merge that fails is tried again after a pause; meanwhile readers have what waits,
+and a batch that can't wait any longer merges it and says why it fails.
 
-Durable is the merge's commit, then its record. A kill before the former leaves files without a version; one between
-them a version without a record, which is recorded when the sink starts again.
+Durable is the merge's commit, then its record. A kill before the former leaves files without a version, which the next
+start removes; one between them a version without a record, which is recorded when the sink starts again.
 """
 
 import logging
@@ -27,23 +27,26 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink.ingest.batch_jobs import BatchJobs, condition
-from spark_sink.ingest.detached_merge import Came, Failed, MergeStart, Preparation
+from spark_sink.ingest.detached_merge import Came, Failed, MergeStart, Preparation, Turns
+from spark_sink.ingest.left_merges import LeftMerges
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_states import TableStates
 from spark_sink.ingest.table_task import clean_when_due
 from spark_sink.lake.file_merge import PreparedMerge, Unplanned
 from spark_sink.lake.merge_commit import (
     MergeCommitted,
-    begin_merge,
     commit_merge,
+    current_version,
+    has_tail,
     merged_version,
-    remove_effect,
-    remove_left,
 )
 from spark_sink.lake.recorded import NOTHING
 from spark_sink.lake.records import Records
 from spark_sink.lake.table_folders import folders_by_rule
 from spark_sink.work import CutSeen, Outcome, Result, TableId
+
+#: large tables at once
+MOST_PREPARED = 4
 
 logger = logging.getLogger("menura.sink")
 
@@ -68,71 +71,97 @@ class Merging:
         self._records = records
         self._lock = lock
         self._check = check
-        self._preparation: Preparation | None = None
+        self._left = LeftMerges(settings.lake)
+        #: one of a table
+        self._preparations: list[Preparation] = []
+        self._turns = Turns()
+        self._has_looked = False
         self._stopping = False
 
     def start(self) -> None:
-        self._preparation, self._stopping = None, False
+        self._preparations, self._has_looked, self._stopping = [], False, False
 
     def stop(self) -> None:
         """What is prepared is given up, and nothing begins."""
         self._stopping = True
-        if self._preparation is not None:
-            self._preparation.cancel()
+        for preparation in self._preparations:
+            preparation.cancel()
 
     def join(self, seconds: float) -> None:
-        """Wait for a preparation that was given up."""
-        if self._preparation is not None:
-            self._preparation.join(seconds)
+        """Wait for what was given up, and remove its files; those of what has not ended go at the next start."""
+        ends_at = time.monotonic() + seconds
+        for preparation in self._preparations:
+            preparation.join(max(0.0, ends_at - time.monotonic()))
+            if preparation.is_done:
+                self._left.has_ended(preparation.start.preparation, (), lives_on=True)
 
     @property
     def has_more(self) -> bool:
         """Whether there is something to be done now."""
-        stopped, merges = dict(self._tables.stopped), self._tables.merges
-        if merges.due(now_us(), stopped, 1):
+        if any(preparation.is_done for preparation in self._preparations):
             return True
-        if self._preparation is not None:
-            return self._preparation.is_done
-        return merges.due_detached(now_us(), stopped) is not None
+        return bool(self._tables.merges.due(now_us(), dict(self._tables.stopped), 1)) or self._next_due() is not None
 
     def turn(self) -> None:
         """Commit what is prepared, prepare what is due, merge small tables. Raises what Spark and records raise."""
-        self._commit_prepared()
-        self._prepare_next()
+        for preparation in [each for each in self._preparations if each.is_done]:
+            self._commit_prepared(preparation)
+        self._cancel_unwanted()
+        if not self._has_looked:
+            self._remove_left()
+        while not self._stopping and (due := self._next_due()) is not None:
+            self._prepare(due)
         self._merge_small()
 
     # --- large tables
 
-    def _prepare_next(self) -> None:
-        merges, stopped = self._tables.merges, dict(self._tables.stopped)
-        if self._preparation is not None:
-            table = self._preparation.start.table
-            if not self._preparation.is_cancelled and (table in stopped or table not in merges.tables):
-                self._preparation.cancel()
-            return
-        due = merges.due_detached(now_us(), stopped)
-        if due is None or self._stopping:
-            return
-        try:
-            version = begin_merge(self._settings.lake, due)
-        except (OSError, DeltaError) as failed:
-            self._failed(due, f"{type(failed).__name__} ({reason_of(failed)})")
-            return
-        recorded = self._tables.recorded.get(due, NOTHING)
-        if version is None or recorded.changelog is None:
-            merges.is_not_detached(due)
-            return
-        folder = folders_by_rule(self._settings.lake).get(due)
-        own = {due: folder} if folder else {}
-        waiting = self._settings.table_waiting
-        start = MergeStart(self._settings.lake, due, recorded, version, waiting, current().carried(), own)
-        self._preparation = Preparation(self._session, start, max(1, self._session.sparkContext.defaultParallelism - 1))
+    def _next_due(self) -> TableId | None:
+        if len(self._preparations) >= MOST_PREPARED:
+            return None
+        left_out = {*dict(self._tables.stopped), *(each.start.table for each in self._preparations)}
+        return self._tables.merges.due_detached(now_us(), left_out)
 
-    def _commit_prepared(self) -> None:
-        preparation = self._preparation
-        if preparation is None or not preparation.is_done or self._stopping:
+    def _cancel_unwanted(self) -> None:
+        """Of tables that have stopped, or of which nothing waits any more."""
+        waiting, stopped = self._tables.merges.tables, self._tables.stopped
+        for preparation in self._preparations:
+            table = preparation.start.table
+            if not preparation.is_cancelled and (table in stopped or table not in waiting):
+                preparation.cancel()
+
+    def _prepare(self, table: TableId) -> None:
+        merges = self._tables.merges
+        self._remove_left()
+        try:
+            version = current_version(self._settings.lake, table)
+        except (OSError, DeltaError) as failed:
+            self._failed(table, f"{type(failed).__name__} ({reason_of(failed)})")
             return
-        self._preparation = None
+        recorded = self._tables.recorded.get(table, NOTHING)
+        if version is None or recorded.changelog is None:
+            merges.is_not_detached(table)
+            return
+        folder = folders_by_rule(self._settings.lake).get(table)
+        own = {table: folder} if folder else {}
+        waiting = self._settings.table_waiting
+        start = MergeStart(self._settings.lake, table, recorded, version, waiting, current().carried(), own)
+        cores = max(1, self._session.sparkContext.defaultParallelism - 1)
+        self._preparations.append(Preparation(self._session, start, cores, self._turns))
+
+    def _remove_left(self) -> None:
+        """What a kill, or an answer that a store owes, has left: before another merge leaves more."""
+        left = self._left.found([each.start.preparation for each in self._preparations])
+        settled: Mapping[str, frozenset[str]] = {}
+        if left:
+            with self._lock:
+                if self._stopping:
+                    return
+                self._check()
+                settled = self._left.settle(left)
+        self._left.remove(settled)
+        self._has_looked = True
+
+    def _commit_prepared(self, preparation: Preparation) -> None:
         came: Came = None
         try:
             came = preparation.take()
@@ -140,15 +169,26 @@ class Merging:
             if not preparation.is_cancelled:
                 came = Failed(condition(lost))
         with self._lock:
-            if not self._stopping:
-                self._check()
-                self._end(preparation.start, came)
+            if self._stopping:
+                return
+            self._check()
+            self._preparations.remove(preparation)  # from now on its files may be a commit's
+            kept = self._end(preparation.start, came)
+        if kept is not None:
+            lives_on = not isinstance(came, PreparedMerge | Unplanned)
+            self._left.has_ended(preparation.start.preparation, kept, lives_on=lives_on)
 
-    def _end(self, start: MergeStart, came: Came) -> None:
+    def _end(self, start: MergeStart, came: Came) -> frozenset[str] | None:
+        """The files that its commit names; None: nobody knows."""
         merges, table = self._tables.merges, start.table
         is_waiting = table in merges.tables and table not in self._tables.stopped
-        if isinstance(came, PreparedMerge) and is_waiting and self._commit(came):
-            return
+        if isinstance(came, PreparedMerge) and is_waiting:
+            try:
+                if self._commit(came):
+                    return frozenset(each.name for each in came.added)
+            except (OSError, DeltaError) as failed:
+                self._failed(table, f"{type(failed).__name__} ({reason_of(failed)})")
+                return None
         if isinstance(came, Failed):
             self._failed(table, came.message)
         elif came is Unplanned.WHOLE:
@@ -157,31 +197,20 @@ class Merging:
             self._record_merged(table)
         elif not isinstance(came, Unplanned):
             logger.info("a merge was prepared in vain, and its changes wait on table=%s", table)
-        try:
-            remove_left(self._settings.lake, table, start.version)
-        except OSError as failed:
-            logger.warning("files of a merge not removed table=%s error=%s", table, type(failed).__name__)
+        return frozenset()
 
     def _commit(self, prepared: PreparedMerge) -> bool:
-        """Whether it is done, or nobody knows."""
+        """Whether it is done. Raises OSError, DeltaError: then nobody knows."""
         table, began = prepared.plan.table, time.monotonic()
         cut = self._tables.merges.tables[table].boundary.cut
-        try:
-            committed = commit_merge(self._settings.lake, prepared, cut, self._settings.table_waiting)
-        except (OSError, DeltaError) as failed:
-            self._failed(table, f"{type(failed).__name__} ({reason_of(failed)})")
-            return True
+        committed = commit_merge(self._settings.lake, prepared, cut, self._settings.table_waiting)
         if committed is None:
             return False
         self._record(table, committed)
         if committed.merged_gsn:
-            self._tables.merges.waits_on(table, committed.until_us)
+            self._tables.merges.waits_on(table, committed.until_us, now_us())
         else:
             self._tables.merges.done([table])
-        try:
-            remove_effect(self._settings.lake, prepared.plan)
-        except OSError as failed:
-            logger.warning("files of a merge not removed table=%s error=%s", table, type(failed).__name__)
         logger.info(
             "waiting changes merged beside batches table=%s files=%d seconds=%.3f",
             table,
@@ -191,9 +220,11 @@ class Merging:
         return True
 
     def _record_merged(self, table: TableId) -> None:
-        """Nothing waits: perhaps a kill came between a merge and its record."""
+        """Nothing waited: perhaps a kill came between a merge and its record. What has come since waits on."""
         try:
             found = merged_version(self._settings.lake, table, self._tables.recorded.get(table, NOTHING))
+            if found is None and has_tail(self._settings.lake, table):
+                return
         except (OSError, DeltaError) as failed:
             self._failed(table, f"{type(failed).__name__} ({reason_of(failed)})")
             return

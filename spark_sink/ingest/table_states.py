@@ -105,7 +105,7 @@ class TableStates:
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
         said = [outcome for outcome in [*outcomes, *left_out] if not outcome.says_nothing]
         self._records.record_batch(cuts, said, whole=whole)
-        self.merges.note(cuts, outcomes)
+        self.merges.note(cuts, outcomes, now_us())
         self.remember(outcomes)
         self.stop(stopped)
         return stopped

@@ -215,7 +215,7 @@ def apply_once(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
         _version_at(current, is_at_end),
         bool(pending),
-        wait_of(waiting, table, changelog.delta, current) if waits or tail is not None else NO_WAIT,
+        wait_of(waiting, table, changelog.delta, current, now) if waits or tail is not None else NO_WAIT,
         departure=read_departure(current) if current is not None else NO_DEPARTURE,
     )
 

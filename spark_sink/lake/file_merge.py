@@ -6,14 +6,16 @@ plan, with what the tail does to rows (the effect) in files of its own; then whi
 in their place, in which each row stands where it stood. Rows that are new come behind those of the smallest file, so
 that files do not become more and smaller. No reader sees any of it before a commit names it (`merge_commit`).
 
-Files carry the version that they are for. A kill leaves files without a version. Tasks remove none: one that lives on
-beside its next attempt would take what that one has written. What asks more of a commit than ours has (`is_plain`),
-e.g. Delta's change feed, is merged as a small table is.
+A task reads a range of a file's rows, some megabytes of them at once, whatever rows are. Each file is noted before it
+is written (`merge_record`), which is how what a kill leaves is found again. Tasks remove none: one that lives on beside
+its next attempt would take what that one has written. What asks more of a commit than ours has (`is_plain`), e.g.
+Delta's change feed, is merged as a small table is, and so is an effect that is too large for a task.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from menura.stores.options import delta_options
 
 from spark_sink.lake.delta_table import open_table, read_progress, schema_of
 from spark_sink.lake.known_table import PLAIN_NAME, is_plain
+from spark_sink.lake.merge_record import MergeRecord
 from spark_sink.lake.net_effect import DELETED, key_bytes
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.table_folders import table_folder
@@ -36,9 +39,11 @@ from spark_sink.work import CHANGELOG, CURRENT, TableId
 
 #: a smaller file takes new rows in
 FULL_BYTES = 16 << 20
-READ_ROWS = 1 << 18
-#: of files that no version names
-EFFECT_PREFIX = "merge-effect-"
+#: of a file, in memory at once; a footer does not tell what repeated values have, so few rows are decoded together
+READ_ROWS, READ_BYTES, DECODED_ROWS = 1 << 18, 32 << 20, 1 << 13
+#: of an effect, which each step has in memory
+EFFECT_BYTES = 256 << 20
+EFFECT_PREFIX = "effect-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,10 @@ class Basis:
 class MergePlan:
     table: TableId
     basis: Basis
-    prefix: str
+    record: MergeRecord
+    #: the current state's
+    schema: pa.Schema
+    statistics_columns: str
     #: rows to put and to take away, as `merge_effect` has them
     effect: tuple[DataFile, ...]
     #: the columns that tell rows apart
@@ -78,9 +86,9 @@ class MergePlan:
     #: rows that the effect puts, a bit each
     puts: bytes
 
-    def new_rows(self, found: bytes) -> bool:
-        """Whether it puts rows that files do not have; `found`: which they have."""
-        return any(put & ~held for put, held in zip(self.puts, found, strict=True))
+    def new_rows(self, found: bytes) -> int:
+        """How many rows it puts that files do not have; `found`: which they have."""
+        return sum((put & ~held).bit_count() for put, held in zip(self.puts, found, strict=True))
 
 
 class Unplanned(StrEnum):
@@ -93,24 +101,40 @@ class Unplanned(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """Files that have rows of the effect, each with the numbers of rows of its row groups."""
+class Rows:
+    """Of a file, by their places."""
 
-    files: tuple[tuple[HeldFile, tuple[int, ...]], ...]
+    file: HeldFile
+    first: int
+    #: behind the last
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Files that have rows of the effect, each with the bytes of all of its rows before compression."""
+
+    files: tuple[tuple[HeldFile, int], ...]
     #: which rows of the effect they have, a bit each
     found: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Row groups of a file, to be written anew."""
+class NewRows:
+    """Those of the effect that no file has, by their places among these."""
 
-    file: HeldFile | None
-    first_group: int = 0
-    #: behind the last; None: to the file's end
-    end_group: int | None = None
-    #: the rows that no file has come behind it: which of the effect files have; None: not here
-    found: bytes | None = None
+    #: which of the effect files have, a bit each
+    found: bytes
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step writes: rows of a file as they are after the merge, and behind them new ones."""
+
+    rows: Rows | None
+    new: NewRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +144,9 @@ class PreparedMerge:
     added: tuple[DataFile, ...]
 
 
-def files_prefix(version: int) -> str:
-    """Of files for this version of the current state."""
-    return f"merged-{version:020d}-"
-
-
-def plan_merge(lake: str, table: TableId, recorded: Recorded, version: int, waiting: Waiting) -> MergePlan | Unplanned:
+def plan_merge(
+    lake: str, table: TableId, recorded: Recorded, version: int, waiting: Waiting, preparation: str
+) -> MergePlan | Unplanned:
     """Of a table whose changelog is at its recorded version, and its current state at `version`.
 
     Raises `TableStopped`, OSError, DeltaError.
@@ -145,19 +166,20 @@ def plan_merge(lake: str, table: TableId, recorded: Recorded, version: int, wait
     schema = schema_of(current)
     wanted = _effect_schema(schema)
     is_floating = any(pa.types.is_floating(schema.field(name).type) for name in match)
-    if is_floating or not set(effect.column_names).issuperset(wanted.names):
+    if is_floating or effect.nbytes > EFFECT_BYTES or not set(effect.column_names).issuperset(wanted.names):
         return Unplanned.WHOLE
-    prefix = files_prefix(version + 1)
-    writer = FilesWriter(folder, EFFECT_PREFIX)
-    writer.add(effect.select(wanted.names).cast(wanted))
     reached = tail.progress
     basis = Basis(identity(current), version, identity(changelog), reached.cut, reached.gsn)
-    held = tuple(each.file for each in files)
-    small = [each for each in held if each.size_bytes < FULL_BYTES]
+    record = MergeRecord(lake, preparation, folder.removeprefix(f"{lake}/"), basis.current_id, version + 1)
+    writer = FilesWriter(record.own_folder, EFFECT_PREFIX)
+    writer.add(effect.select(wanted.names).cast(wanted))
+    small = [each.file for each in files if each.file.size_bytes < FULL_BYTES]
     return MergePlan(
         table,
         basis,
-        prefix,
+        record,
+        schema,
+        statistics_columns(current),
         writer.end(),
         tuple(match),
         tuple(each.file for each in files if each.may_have(effect, match[0])),
@@ -195,84 +217,114 @@ def _files(current: DeltaTable) -> list[_Bounded] | None:
     return found if are_plain else None
 
 
-def look(lake: str, plan: MergePlan, files: Sequence[HeldFile]) -> Looked:
+def look(plan: MergePlan, ranges: Sequence[Rows]) -> Looked:
     """Raises OSError, ArrowException."""
-    opened = _Opened.of(lake, plan)
-    found = pa.repeat(pa.scalar(value=False), opened.effect.num_rows)
-    touched = []
-    for each in files:
-        keys = pa.schema([opened.schema.field(name) for name in plan.match])
-        with pq.ParquetFile(opened.store.open(each.name)) as parquet:
-            wanted = {name.lower() for name in plan.match}
-            names = [name for name in parquet.schema_arrow.names if name.lower() in wanted]
-            groups = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-            is_touched = False
-            for batch in parquet.iter_batches(READ_ROWS, columns=names, use_threads=False):
-                places = opened.places(fit(pa.Table.from_batches([batch]), keys))
-                is_touched |= places.null_count < len(places)
-                found = _with(found, places)
-            if is_touched:
-                touched.append((each, tuple(groups)))
-    return Looked(tuple(touched), to_bits(found))
+    effect = _Effect(plan, plan.match)
+    store = open_storage(plan.record.table_folder)
+    found = pa.repeat(pa.scalar(value=False), effect.rows.num_rows)
+    touched: dict[HeldFile, int] = {}
+    for each in ranges:
+        with pq.ParquetFile(store.open(each.file.name)) as parquet:
+            for rows in read_rows(parquet, each, effect.schema):
+                places = effect.places(rows)
+                if places.null_count < len(places):
+                    touched[each.file] = _plain_bytes(parquet)
+                    found = _with(found, places)
+    return Looked(tuple(touched.items()), to_bits(found))
 
 
-def write_piece(lake: str, plan: MergePlan, piece: Piece) -> tuple[DataFile, ...]:
+def write_piece(plan: MergePlan, piece: Piece) -> tuple[DataFile, ...]:
     """Raises OSError, ArrowException."""
-    opened = _Opened.of(lake, plan)
-    writer = FilesWriter(opened.folder, plan.prefix, opened.statistics_columns)
-    if piece.file is not None:
-        with pq.ParquetFile(opened.store.open(piece.file.name)) as parquet:
-            end = parquet.num_row_groups if piece.end_group is None else piece.end_group
-            groups = range(piece.first_group, end)
-            for batch in parquet.iter_batches(READ_ROWS, row_groups=list(groups), use_threads=False):
-                writer.add(opened.merged(fit(pa.Table.from_batches([batch]), opened.schema)))
-    if piece.found is not None:
-        found = of_bits(piece.found, opened.effect.num_rows)
-        is_new = pc.invert(pc.or_(found, opened.effect[DELETED].combine_chunks()))
-        writer.add(opened.effect.filter(is_new).select(opened.schema.names))
+    effect = _Effect(plan, plan.schema.names)
+    record = plan.record
+    writer = FilesWriter(record.table_folder, record.prefix, plan.statistics_columns, record.note)
+    if piece.rows is not None:
+        with pq.ParquetFile(open_storage(record.table_folder).open(piece.rows.file.name)) as parquet:
+            for rows in read_rows(parquet, piece.rows, plan.schema):
+                writer.add(effect.merged(rows))
+    if piece.new is not None:
+        found = of_bits(piece.new.found, effect.rows.num_rows)
+        is_new = pc.invert(pc.or_(found, effect.is_gone))
+        new = effect.rows.filter(is_new).select(plan.schema.names)
+        writer.add(new.slice(piece.new.first, piece.new.end - piece.new.first))
     return writer.end()
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A plan in a task."""
+def read_rows(parquet: pq.ParquetFile, wanted: Rows, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows in the columns of a schema, `READ_ROWS` or some `READ_BYTES` at once. Raises OSError, ArrowException."""
+    gathered: list[pa.Table] = []
+    for rows in _decoded(parquet, wanted, schema):
+        gathered.append(rows)
+        if sum(map(len, gathered)) >= READ_ROWS or sum(each.nbytes for each in gathered) >= READ_BYTES:
+            yield pa.concat_tables(gathered)
+            gathered = []
+    if gathered:
+        yield pa.concat_tables(gathered)
 
-    folder: str
-    store: Any
-    schema: pa.Schema
-    statistics_columns: str
-    effect: pa.Table
-    match: Sequence[str]
 
-    @classmethod
-    def of(cls, lake: str, plan: MergePlan) -> "_Opened":
-        folder = current_folder(lake, plan.table)
-        version = plan.basis.current_version
-        current = DeltaTable(folder, version=version, storage_options=delta_options(folder))
-        schema = schema_of(current)
-        wanted = _effect_schema(schema)
-        effect = pa.Table.from_batches(read_files(folder, plan.effect, wanted), wanted).combine_chunks()
-        return cls(folder, open_storage(folder), schema, statistics_columns(current), effect, plan.match)
+def _decoded(parquet: pq.ParquetFile, wanted: Rows, schema: pa.Schema) -> Iterator[pa.Table]:
+    lower = {name.lower() for name in schema.names}
+    columns = [name for name in parquet.schema_arrow.names if name.lower() in lower]
+    end = 0
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        place, end = end, end + group.num_rows
+        if end <= wanted.first or place >= wanted.end:
+            continue
+        fitting = READ_BYTES * group.num_rows // max(1, group.total_byte_size)
+        count = max(1, min(DECODED_ROWS, READ_ROWS, fitting))
+        for batch in parquet.iter_batches(count, row_groups=[number], columns=columns, use_threads=False):
+            first = max(0, wanted.first - place)
+            if (rows := batch.slice(first, max(0, wanted.end - place - first))).num_rows:
+                yield fit(pa.Table.from_batches([rows]), schema)
+            place += batch.num_rows
+            if place >= wanted.end:
+                return
+
+
+def _plain_bytes(parquet: pq.ParquetFile) -> int:
+    return sum(parquet.metadata.row_group(number).total_byte_size for number in range(parquet.num_row_groups))
+
+
+class _Effect:
+    """A plan's, in a task."""
+
+    def __init__(self, plan: MergePlan, names: Sequence[str]) -> None:
+        self.schema = pa.schema([plan.schema.field(name) for name in names])
+        wanted = _effect_schema(self.schema)
+        self.rows = pa.Table.from_batches(read_files(plan.record.own_folder, plan.effect, wanted), wanted)
+        self.rows = self.rows.combine_chunks()
+        self.is_gone = self.rows[DELETED].combine_chunks()
+        self._match = plan.match
+
+    @cached_property
+    def _first(self) -> pa.Array:
+        return self.rows[self._match[0]].combine_chunks()
+
+    @cached_property
+    def _keys(self) -> pa.Array:
+        return key_bytes(self.rows, self._match).combine_chunks()
 
     def places(self, rows: pa.Table) -> pa.Array:
         """Which row of the effect each of these is; null: none."""
-        first, *others = self.match
-        values = self.effect[first].combine_chunks()
-        if not others:
-            return pc.index_in(rows[first].combine_chunks(), values)
-        near = pc.is_in(rows[first].combine_chunks(), values)
-        keys = key_bytes(rows.filter(near), self.match).combine_chunks()
-        found = pc.index_in(keys, key_bytes(self.effect, self.match).combine_chunks())
-        return pc.replace_with_mask(pa.nulls(rows.num_rows, pa.int32()), near, found)
+        first = rows[self._match[0]].combine_chunks()
+        if len(self._match) == 1:
+            return pc.index_in(first, self._first)
+        near = pc.is_in(first, self._first)
+        keys = key_bytes(rows.filter(near), self._match).combine_chunks()
+        return pc.replace_with_mask(pa.nulls(rows.num_rows, pa.int32()), near, pc.index_in(keys, self._keys))
 
     def merged(self, rows: pa.Table) -> pa.Table:
         """These rows as the effect has them, each in its place."""
         places = self.places(rows)
         if places.null_count == len(places):
             return rows
-        both = pa.concat_tables([rows, self.effect.select(self.schema.names)])
-        taken = pc.coalesce(pc.add(places.cast(pa.int64()), rows.num_rows), pa.arange(0, rows.num_rows, 1))
-        is_gone = pc.fill_null(self.effect[DELETED].combine_chunks().take(places), fill_value=False)
+        is_changed, changed = places.is_valid(), places.drop_null()
+        both = pa.concat_tables([rows, self.rows.select(self.schema.names).take(changed)])
+        numbers = pc.add(pc.cumulative_sum(is_changed.cast(pa.int64())), rows.num_rows - 1)
+        taken = pc.if_else(is_changed, numbers, pa.arange(0, rows.num_rows, 1))
+        is_gone = pa.repeat(pa.scalar(value=False), rows.num_rows)
+        is_gone = pc.replace_with_mask(is_gone, is_changed, self.is_gone.take(changed))
         return both.take(taken.filter(pc.invert(is_gone)))
 
 

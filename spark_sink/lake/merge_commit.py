@@ -7,64 +7,38 @@ meanwhile stands, and what waits is merged anew from there. Batches that have ap
 nobody's way: their changes stand above what is merged here, and wait on.
 
 Only the driver commits, between two batches, so no task that lives on can commit what was given up. A kill before the
-commit leaves files without a version: those of the next version are removed before another merge is prepared, the
-others by the table's cleaning (`retention`).
+commit leaves files without a version, which are known by their names (`merge_record`).
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from menura.instants import now_us
-from menura.stores.address import is_local
 from menura.stores.store import OutcomeUnknown
 
 from spark_sink.lake.delta_table import Transactions, open_table, progress_transactions, read_progress, size_bytes
 from spark_sink.lake.file_merge import (
-    EFFECT_PREFIX,
     Basis,
-    MergePlan,
     PreparedMerge,
     current_folder,
-    files_prefix,
     identity,
     log_folder,
     recorded_changelog,
 )
+from spark_sink.lake.merge_record import entry, entry_path
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.schema_policy import read_departure
 from spark_sink.lake.tail import Tail, Waiting, read_tail
 from spark_sink.landed.storage import open_storage
 from spark_sink.work import TableId
 
-#: after which a store has carried out what it was asked for
-LATE_COMMIT_US = 3_600_000_000
-
-
-def begin_merge(lake: str, table: TableId) -> int | None:
-    """The current state's version; None: there is none. What a kill has left of a merge into the next one goes.
-
-    Only who commits may call it. Raises OSError, DeltaError.
-    """
-    current = open_table(current_folder(lake, table))
-    if current is None:
-        return None
-    version = int(current.version())
-    remove_left(lake, table, version)
-    return version
-
-
-def remove_left(lake: str, table: TableId, version: int) -> None:
-    """Files of merges into the version after this one, which was none of these, and all effects. Raises OSError."""
-    folder, prefixes = current_folder(lake, table), (files_prefix(version + 1), EFFECT_PREFIX)
-    store = open_storage(folder)
-    # A store may still be about to carry out a commit of which a killed process, or this one, has seen no answer.
-    before_us = now_us() - (0 if is_local(folder) else LATE_COMMIT_US)
-    left = [found for found in store.list("") if found.path.startswith(prefixes)]
-    store.delete([found.path for found in left if found.modified_us <= before_us])
+#: looks at files at once
+LOOKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +52,12 @@ class MergeCommitted:
     until_us: int
     #: in what the current state is not its source's table
     departure: str
+
+
+def current_version(lake: str, table: TableId) -> int | None:
+    """The current state's; None: there is none. Raises DeltaError, OSError."""
+    current = open_table(current_folder(lake, table))
+    return int(current.version()) if current is not None else None
 
 
 def commit_merge(lake: str, prepared: PreparedMerge, cut: int, waiting: Waiting) -> MergeCommitted | None:
@@ -98,12 +78,11 @@ def commit_merge(lake: str, prepared: PreparedMerge, cut: int, waiting: Waiting)
     logged = read_progress(changelog, application)
     if tail.gsn < logged.gsn or cut < logged.cut:
         return None  # of a batch that did not end
-    there = {found.path for found in open_storage(folder).list("")}
-    if not there.issuperset(each.name for each in prepared.added):
+    if not _are_there(folder, prepared):
         return None
     transactions = progress_transactions(application, basis.cut, basis.gsn)
     try:
-        _put_entry(folder, basis.current_version + 1, _actions(prepared, transactions))
+        _put_entry(folder, basis.current_version + 1, entry(_actions(prepared, transactions)))
     except CommitFailedError:
         return None
     rest_gsn = basis.gsn if tail.gsn > basis.gsn else 0
@@ -111,9 +90,24 @@ def commit_merge(lake: str, prepared: PreparedMerge, cut: int, waiting: Waiting)
     return MergeCommitted(basis.current_version + 1, rest_gsn, until_us, read_departure(current).words)
 
 
+def _are_there(folder: str, prepared: PreparedMerge) -> bool:
+    """Whether all of its files are; not by a listing, which has all that the table ever had within its horizon."""
+    store = open_storage(folder)
+    with ThreadPoolExecutor(LOOKS) as looks:
+        return None not in looks.map(store.find, [each.name for each in prepared.added])
+
+
 def _is_same(basis: Basis, current: DeltaTable, changelog: DeltaTable, tail: Tail) -> bool:
     are_same = identity(current) == basis.current_id and identity(changelog) == basis.changelog_id
     return are_same and current.version() == basis.current_version and tail.gsn >= basis.gsn
+
+
+def has_tail(lake: str, table: TableId) -> bool:
+    """Whether changes of the table wait. Raises OSError, DeltaError."""
+    current, changelog = open_table(current_folder(lake, table)), open_table(log_folder(lake, table))
+    if current is None:
+        return False
+    return read_tail(changelog, table.application, read_progress(current, table.application)) is not None
 
 
 def merged_version(lake: str, table: TableId, recorded: Recorded) -> MergeCommitted | None:
@@ -132,11 +126,6 @@ def merged_version(lake: str, table: TableId, recorded: Recorded) -> MergeCommit
     return MergeCommitted(int(current.version()), 0, 0, read_departure(current).words)
 
 
-def remove_effect(lake: str, plan: MergePlan) -> None:
-    """Of a merge that is committed. Raises OSError."""
-    open_storage(current_folder(lake, plan.table)).delete([each.name for each in plan.effect])
-
-
 def _actions(prepared: PreparedMerge, transactions: Transactions) -> Iterator[Mapping[str, Any]]:
     at_ms = now_us() // 1000
     yield {"commitInfo": {"timestamp": at_ms, "operation": "MERGE", "operationParameters": {}, "engineInfo": "menura"}}
@@ -150,10 +139,9 @@ def _actions(prepared: PreparedMerge, transactions: Transactions) -> Iterator[Ma
         yield {"add": {"path": new.name, "dataChange": True, "partitionValues": {}, **added}}
 
 
-def _put_entry(folder: str, version: int, actions: Iterator[Mapping[str, Any]]) -> None:
+def _put_entry(folder: str, version: int, document: bytes) -> None:
     """Raises CommitFailedError where another has that version, OSError."""
-    document = "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
-    store, path = open_storage(folder), f"_delta_log/{version:020d}.json"
+    store, path = open_storage(folder), entry_path(version)
     try:
         is_ours = store.put_if_absent(path, document)
     except OutcomeUnknown:
@@ -161,5 +149,14 @@ def _put_entry(folder: str, version: int, actions: Iterator[Mapping[str, Any]]) 
         if found is None:
             raise  # it may be there later
         is_ours = found == document
+    if is_ours and _last_checkpoint(folder) >= version:  # free since the log below is gone, where no reader looks
+        store.delete([path])
+        is_ours = False
     if not is_ours:
         raise CommitFailedError(f"version {version} is another commit's")
+
+
+def _last_checkpoint(folder: str) -> int:
+    """Its version; -1: there is none. Raises OSError."""
+    document = open_storage(folder).read("_delta_log/_last_checkpoint")
+    return int(json.loads(document)["version"]) if document is not None else -1

@@ -193,7 +193,9 @@ class Wait:
 NO_WAIT = Wait()
 
 
-def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, current: DeltaTable | None) -> Wait:
+def wait_of(
+    waiting: Waiting, table: TableId, changelog: DeltaTable | None, current: DeltaTable | None, now_us: int
+) -> Wait:
     if current is None:
         return NO_WAIT
     tail = read_tail(changelog, table.application, read_progress(current, table.application))
@@ -206,7 +208,8 @@ def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, curr
         rows, size = size_above(changelog, tail.merged.gsn)
         if rows > waiting.most_rows or size > waiting.most_bytes(table_bytes):
             seconds = 0
-    return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6), is_detached)
+    since_us = min(tail.since_us, now_us)  # a clock may go back
+    return Wait(tail.merged.gsn, since_us + int(seconds * 1e6), is_detached)
 
 
 def size_above(changelog: DeltaTable, above_gsn: int) -> tuple[int, int]:

@@ -45,12 +45,18 @@ class DataFile:
 
 
 class FilesWriter:
-    """Rows to files of some `MOST_BYTES`. `folder`: the table's; `prefix`: without '/'."""
+    """Rows to files of some `MOST_BYTES`. `folder`: the table's; `prefix`: without '/'.
 
-    def __init__(self, folder: str, prefix: str, statistics_columns: str = "") -> None:
+    `note`: is told each name before its file is written.
+    """
+
+    def __init__(
+        self, folder: str, prefix: str, statistics_columns: str = "", note: Callable[[str], None] | None = None
+    ) -> None:
         self._store: Store = open_storage(folder)
         self._prefix = prefix
         self._statistics_columns = statistics_columns
+        self._note = note
         self._gathered: list[pa.Table] = []
         self._files: list[DataFile] = []
 
@@ -73,6 +79,8 @@ class FilesWriter:
         if not rows.num_rows:
             return
         name = f"{self._prefix}{uuid4()}.parquet"
+        if self._note is not None:
+            self._note(name)
         output = self._store.create(name)
         pq.write_table(rows, output, compression="zstd", compression_level=1)
         size_bytes = output.tell()
@@ -122,5 +130,5 @@ def read_files(folder: str, files: Iterable[DataFile], schema: pa.Schema) -> Ite
     store = open_storage(folder)
     for each in files:
         with pq.ParquetFile(store.open(each.name)) as parquet:
-            for batch in parquet.iter_batches(_READ_ROWS, use_threads=False):
-                yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+            for batch in parquet.iter_batches(_READ_ROWS, columns=schema.names, use_threads=False):
+                yield from pa.Table.from_batches([batch]).select(schema.names).cast(schema).to_batches()

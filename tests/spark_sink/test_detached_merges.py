@@ -20,7 +20,9 @@ from spark_sink.ingest import detached_merge, waiting_merges
 from spark_sink.ingest.detached_merge import Preparation
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.table_writer import merge_waiting
 from spark_sink.lake.file_merge import write_piece
+from spark_sink.lake.merge_record import left_merges
 from spark_sink.reading import stopped_tables
 from tests.spark_sink.detached_merges import (
     LARGE,
@@ -39,15 +41,20 @@ from tests.spark_sink.landing import (
     Chunk,
     Event,
     Started,
+    Table,
     Writer,
     altered,
+    insert,
     table_id,
     truncate,
+    update,
 )
 from tests.spark_sink.test_catching_up import applied, following
 from tests.stack import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+OTHER = Table("other", LARGE.columns)
 
 
 @pytest.fixture
@@ -96,8 +103,7 @@ def held(sink: Sink, source: Source, gate: Gate) -> None:
 
 def finish(sink: Sink, gate: Gate) -> None:
     """Let it go on, and commit what came of it."""
-    preparation = sink._merging._preparation
-    assert preparation is not None
+    (preparation,) = sink._merging._preparations
     gate.opened.set()
     until_done(preparation)
     sink.merge_due()
@@ -180,7 +186,7 @@ def settle(sink: Sink, lake: Path, source: Source) -> None:
             return
         sink.retry_due()
         sink.merge_due()
-        if (preparation := sink._merging._preparation) is not None:
+        for preparation in sink._merging._preparations:
             until_done(preparation)
     raise AssertionError((merged(lake), source.rows, stopped_tables(str(lake))))
 
@@ -196,7 +202,7 @@ def test_merge_when_something_else_changes_the_table_meanwhile_then_it_is_given_
         version = DeltaTable(folder(lake, "current")).version()
         finish(sink, gate)
         assert DeltaTable(folder(lake, "current")).version() == version
-        assert prepared_files(lake) == set()
+        assert prepared_files(lake) == set() and left_merges(str(lake)) == {}
         check_readers(lake, source)
         if source.rows:
             keys = sorted(source.rows)[:6]
@@ -289,25 +295,84 @@ def test_merge_when_the_sink_stops_meanwhile_then_it_ends_at_once_and_the_next_s
             land(sink, source, (LARGE, source.change(1, 2, 3, 4, 5)))
             sink.merge_due()
             wait_for("the merge to be held in its worker", lambda: mark.exists() or None, 300)
-            preparation = sink._merging._preparation
-            assert preparation is not None
+            (preparation,) = sink._merging._preparations
         until_done(preparation)
         sink.merge_due()
     assert "not merged" not in caplog.text and stopped_tables(str(lake)) == []
     with following(session, settings) as sink:
         turns(sink)
     assert merged(lake) == source.rows
+    named = set(pa.table(DeltaTable(folder(lake, "current")).get_add_actions())["path"].to_pylist())
+    assert prepared_files(lake) <= named
     check_readers(lake, source)
+
+
+def test_merge_when_another_table_is_due_meanwhile_then_that_is_merged_too_and_not_with_its_batch(
+    session: SparkSession,
+    settings: SinkSettings,
+    source: Source,
+    lake: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached, opened = threading.Event(), threading.Event()
+    pieces = detached_merge._pieces
+
+    def held_pieces(plan: Any, looked: Any) -> Any:
+        if plan.table == table_id(LARGE):
+            reached.set()
+            assert opened.wait(600)
+        return pieces(plan, looked)
+
+    monkeypatch.setattr(detached_merge, "_pieces", held_pieces)
+    with following(session, settings) as sink:
+        try:
+            source.begin()
+            land(sink, source, (OTHER, [insert(id=key, v=0) for key in range(9)]))
+            land(sink, source, (LARGE, source.change(1, 2, 3, 4, 5)))
+            sink.merge_due()
+            wait_for("the merge to be held", lambda: reached.is_set() or None, 300)
+            land(sink, source, (OTHER, [update({"id": key, "v": 0}, {"id": key, "v": 1}) for key in range(5)]))
+            assert sink.has_more
+            sink.merge_due()
+            other = sink._merging._preparations[-1]
+            assert other.start.table == table_id(OTHER)
+            until_done(other)
+            sink.merge_due()
+            current = f"{table_id(OTHER).folder(str(lake))}/current"
+            assert sum(DeltaTable(current).to_pyarrow_table()["v"].to_pylist()) == 5
+            assert merged(lake) == dict.fromkeys(range(ROWS), 0)
+        finally:
+            opened.set()
+        turns(sink)
+        assert merged(lake) == source.rows
+        check_readers(lake, source)
+
+
+def test_merge_when_nothing_waited_and_something_does_by_its_end_then_that_is_not_forgotten(
+    session: SparkSession, settings: SinkSettings, source: Source, lake: Path
+) -> None:
+    with following(session, settings) as sink:
+        source.begin()
+        applied(sink, source.writer)
+        land(sink, source, (LARGE, source.change(1, 2, 3, 4, 5)))
+        merge_waiting(str(lake), table_id(LARGE))  # as before a kill that came before its record
+        sink.merge_due()
+        (preparation,) = sink._merging._preparations
+        until_done(preparation)
+        land(sink, source, (LARGE, source.change(6, 7, 8, 9, 10)))
+        sink.merge_due()
+        assert table_id(LARGE) in sink.tables.merges.tables
+        turns(sink)
+        assert merged(lake) == source.rows
+        check_readers(lake, source)
 
 
 def turns(sink: Sink) -> None:
     """Merges that are due, one after the other."""
     for _ in range(60):
         sink.merge_due()
-        preparation = sink._merging._preparation
-        if preparation is None:
-            if not sink.has_more:
-                return
-            continue
-        until_done(preparation)
+        if not sink._merging._preparations and not sink.has_more:
+            return
+        for preparation in sink._merging._preparations:
+            until_done(preparation)
     raise AssertionError("merges do not end")

@@ -4,6 +4,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -17,13 +18,14 @@ from deltalake import DeltaTable
 from menura.stores.options import StorageOptions, current, parse, use
 
 from spark_sink.ingest import detached_merge, table_writer
-from spark_sink.ingest.detached_merge import Failed, MergeStart, prepare
+from spark_sink.ingest.detached_merge import Failed, MergeStart, Turns, prepare
+from spark_sink.ingest.left_merges import LeftMerges
 from spark_sink.ingest.table_writer import merge_waiting
 from spark_sink.ingest.waiting_merges import FAILED_PAUSE_US, WaitingMerges
 from spark_sink.lake import file_merge, merge_commit
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.file_merge import PreparedMerge, Unplanned
-from spark_sink.lake.merge_commit import begin_merge, commit_merge, remove_effect, remove_left
+from spark_sink.lake.merge_commit import commit_merge, current_version
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.table_options import OptionRules
 from spark_sink.lake.tail import Waiting
@@ -41,6 +43,7 @@ from tests.spark_sink.landing import (
     table_id,
     update,
 )
+from tests.stack import wait_for
 
 WAITS = Waiting(3600, -1, part_of_table=1e9, detached_bytes=0)
 KEYED = Table("items", {"id": pa.int64(), "v": pa.int32()})
@@ -60,14 +63,14 @@ def folder(lake: Path, kind: str = "current") -> Path:
 
 
 def start(lake: Path) -> MergeStart:
-    version = begin_merge(str(lake), table_id(KEYED))
+    version = current_version(str(lake), table_id(KEYED))
     assert version is not None
     recorded = Recorded(DeltaTable(folder(lake, "changelog")).version(), version)
     return MergeStart(str(lake), table_id(KEYED), recorded, version, WAITS, StorageOptions())
 
 
 def prepared(lake: Path) -> PreparedMerge:
-    came = prepare(run_here, start(lake), 1, lambda: True)
+    came = prepare(run_here, start(lake), 1, lambda: True, Turns().turn)
     assert isinstance(came, PreparedMerge), came
     return came
 
@@ -132,8 +135,9 @@ def merged(lake: Path) -> Counter[str]:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group of rows is a step of its own."""
     monkeypatch.setattr(detached_merge, "LOOK_ROWS", 20)
-    monkeypatch.setattr(detached_merge, "WRITE_ROWS", 1)
+    monkeypatch.setattr(detached_merge, "WRITE_ROWS", 9)
     monkeypatch.setattr(file_merge, "READ_ROWS", 7)
+    monkeypatch.setattr(file_merge, "DECODED_ROWS", 4)
 
 
 @pytest.mark.parametrize(
@@ -211,33 +215,17 @@ def test_commit_when_the_table_is_not_what_its_files_were_made_from_then_it_is_n
         patched.setattr(merge_commit, "open_table", lambda of: held if of.endswith("current") else opened(of))
         assert not commit(lake, at, cut), "another commit was first"
     assert (read(lake), merged(lake)) == (before, rows)
-    remove_left(str(lake), table_id(KEYED), at.plan.basis.current_version)
-    assert not list(folder(lake).glob("merge*"))
     assert commit(lake, prepared(lake), cut)
     assert read(lake) == before
-
-
-def test_merge_when_a_kill_has_left_files_then_they_go_before_the_next_one_and_no_others(
-    writer: Writer, lake: Path
-) -> None:
-    begun(writer, lake)
-    left, cut = prepared(lake), writer.cuts["acme", "shop"]
-    at = prepared(lake)
-    names = {each.name for each in (*left.added, *left.plan.effect)}
-    assert names.isdisjoint(path.name for path in folder(lake).glob("merge*"))
-    assert commit(lake, at, cut)
-    remove_effect(str(lake), at.plan)
-    assert begin_merge(str(lake), table_id(KEYED)) == at.plan.basis.current_version + 1
-    assert {path.name for path in folder(lake).glob("merge*")} == {each.name for each in at.added}
 
 
 def test_merge_when_a_table_is_not_to_be_merged_so_then_nothing_is_prepared(writer: Writer, lake: Path) -> None:
     source = begun(writer, lake)
     begins = start(lake)
-    prepared_of = partial(prepare, run_here, cores=1, is_wanted=lambda: True)
+    prepared_of = partial(prepare, run_here, cores=1, is_wanted=lambda: True, turn=Turns().turn)
     assert prepared_of(start=replace(begins, waiting=replace(WAITS, detached_bytes=1 << 20))) is Unplanned.WHOLE
     assert prepared_of(start=replace(begins, version=begins.version - 1)) is Unplanned.MOVED
-    assert prepare(run_here, begins, 1, lambda: False) is None
+    assert prepare(run_here, begins, 1, lambda: False, Turns().turn) is None
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_merge, "tail_effect", fail)
         came = prepared_of(start=begins)
@@ -263,23 +251,103 @@ def test_merges_when_many_follow_each_other_then_files_do_not_become_more(writer
     assert sum(merged(lake).values()) == len(source.rows)
 
 
+@pytest.mark.parametrize("what", ["rows", "repeated text"])
+def test_steps_when_rows_are_many_or_large_then_each_reads_and_writes_few_bytes(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    texts = Table("items", {"id": pa.int64(), "v": pa.string()})
+    value = "x" * (10 if what == "rows" else 10_000)
+    writer.cut((texts, [insert(id=key, v=value) for key in range(400)]))
+    writer.cut((texts, [update({"id": key, "v": value}, {"id": key, "v": "y"}) for key in range(0, 400, 50)]))
+    for number in (1, 2):
+        apply_entries(writer.folder, lake, first=number, last=number, waiting=WAITS)
+    bounds = (file_merge, "READ_BYTES", 1 << 18), (file_merge, "DECODED_ROWS", 16), (detached_merge, "WRITE_ROWS", 130)
+    for module, name, value_of in bounds:
+        monkeypatch.setattr(module, name, value_of)
+    sizes, read_rows = list[int](), file_merge.read_rows
+
+    def measured(*arguments: Any) -> Iterator[pa.Table]:
+        for rows in read_rows(*arguments):
+            sizes.append(rows.nbytes)
+            yield rows
+
+    monkeypatch.setattr(file_merge, "read_rows", measured)
+    before = read(lake)
+    at = prepared(lake)
+    assert len(at.removed) == 1 and len(at.added) == 4, "100 rows a step"
+    assert max(sizes) < (1 << 18) + 17 * 10_100
+    assert commit(lake, at, writer.cuts["acme", "shop"])
+    assert read(lake) == merged(lake) == before
+
+
+def test_merge_when_its_effect_is_too_large_for_a_task_then_it_is_merged_as_a_small_one(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(writer, lake)
+    monkeypatch.setattr(file_merge, "EFFECT_BYTES", 100)
+    assert prepare(run_here, start(lake), 1, lambda: True, Turns().turn) is Unplanned.WHOLE
+
+
+def test_merge_when_more_rows_are_new_than_a_step_writes_then_they_have_steps_of_their_own(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(writer, lake, KEYED, 3)
+    source.add(12)
+    source.apply([insert(id=key, v=1) for key in range(100, 130)])
+    monkeypatch.setattr(detached_merge, "WRITE_ROWS", 14)
+    at = prepared(lake)
+    assert not at.removed and len(at.added) == 3
+    before = read(lake)
+    assert commit(lake, at, writer.cuts["acme", "shop"])
+    assert read(lake) == merged(lake) == before and sum(before.values()) == 42
+
+
+def test_preparations_when_two_are_on_their_way_then_their_jobs_take_turns(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch)
+    begun(writer, lake)
+    turns, jobs = Turns(), list[str]()
+    starts = [replace(start(lake), preparation=name) for name in ("a", "b")]
+
+    def run(name: str, task: Callable[[Iterable[Any]], Iterator[object]], steps: Sequence[Any]) -> list[object]:
+        if not jobs:
+            wait_for("the other one", lambda: len(turns._waiting) == 2 or None, 300)
+        jobs.append(name)
+        found = run_here(task, steps)
+        if jobs.count(name) < most:
+            wait_for("the other one", lambda: len(turns._waiting) == 2 or None, 300)
+        return found
+
+    plan = prepared(lake)
+    most = 2 + -(-sum(each.rows for each in plan.removed) // 9)
+    with ThreadPoolExecutor(2) as threads:
+        prepares = [
+            threads.submit(prepare, partial(run, each.preparation), each, 1, lambda: True, turns.turn)
+            for each in starts
+        ]
+        assert all(isinstance(each.result(), PreparedMerge) for each in prepares)
+    assert jobs in (["a", "b"] * (len(jobs) // 2), ["b", "a"] * (len(jobs) // 2))
+
+
 def test_merges_when_one_has_failed_then_a_batch_does_not_have_it_tried_sooner() -> None:
     boundary, table = CutSeen("acme", "shop", 1, 5, 5, 0, 0, 0), table_id(KEYED)
     waits = Outcome(table, Result.APPLIED, 5, 5, changelog_version=3, merge_at_us=100, merges_detached=True)
     merges = WaitingMerges()
-    merges.note([boundary], [waits])
+    merges.note([boundary], [waits], 100)
     assert merges.due_detached(100, ()) == table and not merges.due(100, (), 9)
     merges.failed([table], 100)
-    merges.note([boundary], [waits])
+    merges.note([boundary], [waits], 100)
     assert merges.due_detached(99 + FAILED_PAUSE_US, ()) is None
+    assert merges.due_detached(99, ()) == table, "the clock went back"
     assert merges.due_detached(100 + FAILED_PAUSE_US, ()) == table
     merges.is_not_detached(table)
     assert list(merges.due(100 + FAILED_PAUSE_US, (), 9)) == [table]
-    merges.note([boundary], [replace(waits, merge_at_us=0)])
+    merges.note([boundary], [replace(waits, merge_at_us=0)], 100)
     for change in (
         merges.is_not_detached,
         lambda gone: merges.failed([gone], 0),
-        lambda gone: merges.waits_on(gone, 0),
+        lambda gone: merges.waits_on(gone, 0, 0),
     ):
         change(table)
     assert not merges.tables
@@ -298,15 +366,23 @@ def test_merge_when_the_lake_is_in_an_object_store_then_it_is_committed_there(
         url = f"{proxy.url}/lake"
         for path in filter(Path.is_file, lake.rglob("*")):
             open_storage(url).put(path.relative_to(lake).as_posix(), path.read_bytes())
-        version = begin_merge(url, table_id(KEYED))
+        version = current_version(url, table_id(KEYED))
         assert version is not None
         recorded = Recorded(DeltaTable(folder(lake, "changelog")).version(), version)
         begins = MergeStart(url, table_id(KEYED), recorded, version, WAITS, current().carried())
-        at, late = (prepare(run_here, begins, 1, lambda: True) for _ in range(2))
-        assert isinstance(at, PreparedMerge) and isinstance(late, PreparedMerge)
+        of = [replace(begins, preparation=name) for name in ("at", "late", "killed")]
+        at, late, killed = (prepare(run_here, each, 1, lambda: True, Turns().turn) for each in of)
+        assert isinstance(at, PreparedMerge) and isinstance(late, PreparedMerge) and isinstance(killed, PreparedMerge)
         assert commit_merge(url, at, cut, WAITS) is not None
         assert commit_merge(url, late, cut, WAITS) is None
-        remove_left(url, table_id(KEYED), version)  # what is young stays: a commit may be on its way
+        left = LeftMerges(url)
+        left.has_ended("late", (), lives_on=False)
+        assert sorted(left.found(["at"])) == ["killed"]
+        left.remove(left.settle(left.found(["at"])))
+        left.has_ended("at", [each.name for each in at.added], lives_on=False)
+        names = {found.path for found in open_storage(f"{table_id(KEYED).folder(url)}/current").list("")}
+        assert {name for name in names if name.startswith("merged-")} == {each.name for each in at.added}
+        assert list(left.found([])) == ["killed"], "its tasks may live on"
         found = current_state(url, table_id(KEYED))
         assert Counter(map(repr, found.to_pylist())) == before
         held = open_table(f"{table_id(KEYED).folder(url)}/current")

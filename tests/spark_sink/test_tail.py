@@ -183,15 +183,16 @@ def test_merges_when_tables_wait_then_those_that_are_due_come_by_their_time_and_
         Outcome(table, Result.APPLIED, 5, 5, changelog_version=3, merge_at_us=100 + number)
         for number, table in enumerate(tables)
     ]
-    merges.note([boundary], outcomes[1:])
+    merges.note([boundary], outcomes[1:], 99)
     assert list(merges.due(99, (), 9)) == [tables[0]]
+    assert list(merges.due(98, (), 9)) == tables, "the clock went back"
     assert list(merges.due(102, [tables[1]], 9)) == [tables[0], tables[2]]
     merges.done([tables[0]])
     merges.failed([tables[2]], 102)
     assert list(merges.due(102, (), 9)) == [tables[1]]
     assert list(merges.due(102 + FAILED_PAUSE_US, (), 9)) == [tables[1], tables[3], tables[2]]
     assert list(merges.due(102 + FAILED_PAUSE_US, (), 2)) == [tables[1], tables[3]]
-    merges.note([boundary], [replace(outcome, merge_at_us=0) for outcome in outcomes])
+    merges.note([boundary], [replace(outcome, merge_at_us=0) for outcome in outcomes], 102)
     assert not merges.tables
 
 
@@ -205,7 +206,7 @@ def test_merges_when_a_batch_comes_behind_what_a_retry_has_written_then_the_merg
     merges, recorded = WaitingMerges(), {}
     for first, last in ((1, 1), (2, 5), (2, 2), (3, 3)):  # a retry brings the table to the end of the log
         outcomes = apply_entries(writer.folder, lake, first=first, last=last, waiting=WAITS, recorded=dict(recorded))
-        merges.note(cuts[first : last + 1], outcomes)
+        merges.note(cuts[first : last + 1], outcomes, table_writer.now_us())
         assert outcomes[0].merge_at_us or first == 1
     assert outcomes[0].changelog_version is None
     assert merges.tables[table_id(ITEMS)].boundary == cuts[5]

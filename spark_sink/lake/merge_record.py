@@ -1,0 +1,146 @@
+"""Which files a merge that is prepared beside batches has written: each is named before it is written.
+
+Comes in: names of files, from the tasks that are about to write them. Goes out: what may be removed, and its removal.
+A preparation has an id of its own, which is part of its files' names, so nobody else has such a name::
+
+    LAKE/_menura/merges/ID/NAME.json          NAME may be a file of the table's: of which one, and for which version
+    LAKE/_menura/merges/ID/effect-*.parquet   what the tail does to rows (`file_merge`)
+
+So nothing is removed by a version's number, and nothing has to be searched for: a listing has what is prepared now, and
+what was left. Files that nobody has tried to commit go at once. Of others, as of a process that was killed, or of which
+a store has lost the answer, nobody knows whether a commit that names them is still on its way: that is settled first,
+by a commit of nothing under its number. What the number's entry names by then stays.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from menura.instants import now_us
+from menura.stores.store import OutcomeUnknown
+
+from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.record_rows import FOLDER
+from spark_sink.landed.storage import open_storage
+
+MERGES_FOLDER = f"{FOLDER}/merges"
+_SUFFIX = ".json"
+
+
+class Unsettled(Exception):
+    """Nobody knows yet whether a commit names files."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRecord:
+    """Of one preparation."""
+
+    lake: str
+    preparation: str
+    #: of the current state, below the lake
+    folder: str
+    #: of the Delta table in it
+    identity: str
+    #: for which the files are
+    version: int
+
+    @property
+    def prefix(self) -> str:
+        """Of its files in the table's folder."""
+        return f"merged-{self.preparation}-"
+
+    @property
+    def own_folder(self) -> str:
+        return f"{self.lake}/{MERGES_FOLDER}/{self.preparation}"
+
+    @property
+    def table_folder(self) -> str:
+        return f"{self.lake}/{self.folder}"
+
+    def note(self, name: str) -> None:
+        """Before a file of this name is written. Raises OSError."""
+        said = {"format": 1, "folder": self.folder, "identity": self.identity, "version": self.version}
+        open_storage(self.own_folder).put_if_absent(name + _SUFFIX, json.dumps(said).encode())
+
+
+def left_merges(lake: str) -> dict[str, list[str]]:
+    """Preparations of which something is there, by id: the names that were noted. Raises OSError."""
+    found: dict[str, list[str]] = {}
+    for each in open_storage(f"{lake}/{MERGES_FOLDER}").list(""):
+        preparation, _, name = each.path.partition("/")
+        names = found.setdefault(preparation, [])
+        if name.endswith(_SUFFIX):
+            names.append(name.removesuffix(_SUFFIX))
+    return found
+
+
+def read_record(lake: str, preparation: str, names: Iterable[str]) -> MergeRecord | None:
+    """By what was noted; None: nothing was. Raises OSError."""
+    store = open_storage(f"{lake}/{MERGES_FOLDER}/{preparation}")
+    for name in names:
+        if (document := store.read(name + _SUFFIX)) is not None:
+            said = json.loads(document)
+            return MergeRecord(lake, preparation, said["folder"], said["identity"], said["version"])
+    return None
+
+
+def settle(record: MergeRecord, names: Collection[str]) -> frozenset[str]:
+    """Which of its files stay, from now on whatever anybody does. Raises `Unsettled`, OSError, DeltaError."""
+    current = open_table(record.table_folder)
+    if current is None or str(current.metadata().id) != record.identity:
+        return frozenset()  # the table is gone
+    if current.version() == record.version - 1:
+        _commit_nothing(record)
+    elif current.version() < record.version:
+        raise Unsettled  # an older copy of the table, in which the number is not the next one
+    named = _named(record)
+    if named is None:
+        if current.version() < record.version:
+            raise Unsettled
+        return frozenset(names)  # the log has forgotten that version: the table's cleaning knows what is left
+    return named & frozenset(names)
+
+
+def _commit_nothing(record: MergeRecord) -> None:
+    """Under the version's number, if that is free. Raises OSError."""
+    action = {"commitInfo": {"timestamp": now_us() // 1000, "operation": "MERGE", "engineInfo": "menura"}}
+    try:
+        open_storage(record.table_folder).put_if_absent(entry_path(record.version), entry([action]))
+    except OutcomeUnknown as unknown:
+        if _named(record) is None:
+            raise Unsettled from unknown
+
+
+def _named(record: MergeRecord) -> frozenset[str] | None:
+    """By the version's entry; None: there is none."""
+    document = open_storage(record.table_folder).read(entry_path(record.version))
+    if document is None:
+        return None
+    actions: Iterable[Mapping[str, Any]] = map(json.loads, document.splitlines())
+    return frozenset(action["add"]["path"] for action in actions if "add" in action)
+
+
+def remove_merge(lake: str, preparation: str, kept: Collection[str], *, forgets: bool) -> None:
+    """Remove its files but those `kept`. `forgets`: no task writes another one, so what was noted goes, too.
+
+    Raises OSError.
+    """
+    store = open_storage(f"{lake}/{MERGES_FOLDER}/{preparation}")
+    paths = [found.path for found in store.list("")]
+    names = [path.removesuffix(_SUFFIX) for path in paths if path.endswith(_SUFFIX)]
+    record = read_record(lake, preparation, names)
+    if record is not None:
+        open_storage(record.table_folder).delete([name for name in names if name not in kept])
+    store.delete([path for path in paths if forgets or not path.endswith(_SUFFIX)])
+    if forgets:
+        store.drop_folder("")
+
+
+def entry_path(version: int) -> str:
+    """Of a version in Delta's log, below the table's folder."""
+    return f"_delta_log/{version:020d}.json"
+
+
+def entry(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
