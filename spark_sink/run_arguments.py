@@ -113,9 +113,10 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument(
         "--merge-beside-batches",
-        action="store_true",
-        help="merge tables of more than 16 MiB, or 500,000 rows, beside batches, which go on meanwhile; for one sink on"
-        " a lake, and rows of some hundred bytes",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="merge tables of more than 16 MiB, or 500,000 rows, beside batches, which go on meanwhile, unless the sink"
+        " runs to an end (default: yes)",
     )
     running.add_argument(
         "--views",

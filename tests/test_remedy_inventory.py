@@ -401,7 +401,7 @@ RUN_BY = {
     "gateway/streams_service.py _leave_when_expired": (_EXPIRED,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
-    "spark_sink/ingest/isolation.py _killed": (_KILLED,),
+    "spark_sink/ingest/isolation.py worker_killed": (_KILLED,),
     "spark_sink/ingest/horizon.py _stops": (_BEHIND,),
     "spark_sink/ingest/missed_rows.py entries_gone": (_GONE,),
     "spark_sink/landed/landing_log.py log_entry_missing": (_BEFORE,),

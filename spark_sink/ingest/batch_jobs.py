@@ -7,9 +7,10 @@ the former skip what they hold when they are given it again.
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
 from menura.landing import decode_event
 from menura.stores.options import current
@@ -19,17 +20,34 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 
+from spark_sink.ingest.at_work import tables_at_work
 from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.cut_log_source import ROW_SCHEMA, Row, divide
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
+from spark_sink.ingest.lost_workers import LostWorkers
+from spark_sink.ingest.masters import is_local
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up, with_folders
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
-from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
+from spark_sink.work import (
+    CutSeen,
+    EntryProblem,
+    EventSeen,
+    Message,
+    Outcome,
+    Result,
+    TableId,
+    decode,
+    row_table,
+    split_rows,
+)
+
+#: jobs of a batch in a row that lose a worker, before it is done in parts
+MOST_LOST = 3
 
 logger = logging.getLogger("menura.sink")
 
@@ -58,6 +76,7 @@ class BatchJobs:
         self._records = records
         self._check = check
         self._large = LargeMerger(session, log, settings.lake)
+        self._lost = LostWorkers()
         #: nobody wants the sink to go on
         self.stopping = False
 
@@ -113,11 +132,47 @@ class BatchJobs:
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, settings.recorded)
 
-    def _messages(self, rows: RDD[SparkRow], settings: TaskSettings) -> list[Message]:
-        try:
-            return [decode(message) for message in rows.mapPartitions(table_task(settings)).collect()]
-        except (PySparkException, Py4JJavaError) as lost:
-            return self._isolated(rows, settings, lost)
+    @property
+    def tried_alone(self) -> Collection[TableId]:
+        """Tables at which a worker was killed, and that have not been written since."""
+        return frozenset(self._lost.alone)
+
+    def _messages(self, rows: RDD[SparkRow], settings: TaskSettings, lost_before: int = 0) -> list[Message]:
+        with TemporaryDirectory(prefix="menura-at-work-", ignore_cleanup_errors=True) as folder:
+            # Nobody waits for a sink that runs to an end, and executors have disks of their own.
+            tells = not self._settings.available_now and is_local(str(self._session.sparkContext.master))
+            told = replace(settings, at_work=folder if tells else "")
+            try:
+                done = [decode(message) for message in rows.mapPartitions(table_task(told)).collect()]
+            except (PySparkException, Py4JJavaError) as lost:
+                if self.stopping or not self._is_well():
+                    raise
+                at_work = tables_at_work(folder) if lost_before < MOST_LOST else frozenset[TableId]()
+                logger.warning("a batch has lost a worker error=%s tables_at_work=%d", condition(lost), len(at_work))
+                return self._without(rows, settings, at_work, lost_before, lost)
+        self._lost.done(done)
+        return done
+
+    def _without(
+        self,
+        rows: RDD[SparkRow],
+        settings: TaskSettings,
+        at_work: frozenset[TableId],
+        lost_before: int,
+        lost: PySparkException | Py4JJavaError,
+    ) -> list[Message]:
+        """The same without tables of which one has killed its worker, and how these stop; else in parts."""
+        parts = rows.glom().collect()
+        families = self._families(parts)
+        work = split_rows(row.asDict() for part in parts for row in part)[1]
+        tables = work.keys() - settings.stopped
+        left = sorted(at_work & tables)
+        if not left or any(families.is_joined(table) for table in left):
+            return self._isolated(parts, families, settings, lost)
+        stops = [self._lost.stop_of(table, work[table][0], is_alone=len(tables) == 1) for table in left]
+        without = replace(settings, stopped=settings.stopped | at_work)
+        done = self._messages(rows, without, lost_before + 1)
+        return [*(each for each in done if not (isinstance(each, Outcome) and each.table in left)), *stops]
 
     def task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
         chosen = self._settings
@@ -136,20 +191,24 @@ class BatchJobs:
             folders=self._records.table_folders.of_tasks,
         )
 
-    def _isolated(
-        self, rows: RDD[SparkRow], settings: TaskSettings, lost: PySparkException | Py4JJavaError
-    ) -> list[Message]:
-        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
-        if self.stopping or not self._is_well():
-            raise lost
-        logger.warning("batch is done again in parts error=%s", condition(lost))
-        context = self._session.sparkContext
-        parts = rows.glom().collect()
+    def _families(self, parts: Sequence[Sequence[SparkRow]]) -> Families:
         families = Families()
         families.read(self._records.events_folder)
         for row in (row.asDict() for part in parts for row in part):
             if row["event"] is not None:
                 families.note_event(row_table(row), decode_event(json.loads(row["event"])))
+        return families
+
+    def _isolated(
+        self,
+        parts: Sequence[Sequence[SparkRow]],
+        families: Families,
+        settings: TaskSettings,
+        lost: PySparkException | Py4JJavaError,
+    ) -> list[Message]:
+        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
+        logger.warning("batch is done again in parts error=%s", condition(lost))
+        context = self._session.sparkContext
 
         def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
             task = table_task(replace(settings, stopped=settings.stopped | left_alone))

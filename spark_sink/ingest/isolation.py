@@ -77,7 +77,7 @@ def _one_by_one(rows: Sequence[Row], run: RunRows, is_well: Callable[[], bool]) 
         except JobLost:
             known, work = split_rows(row.asDict() for row in own)
             if table in work:  # else it is an event of a verification, which has nothing to do in a task
-                stops[table] = stopped(table, work[table][0], _killed(table, work[table][0].cut))
+                stops[table] = stopped(table, work[table][0], worker_killed(table, work[table][0].cut))
             events += known
             continue
         taken += own
@@ -101,7 +101,7 @@ def _table(row: Row) -> TableId:
     return row_table(row.asDict())
 
 
-def _killed(table: TableId, cut: int) -> WorkerKilled:
+def worker_killed(table: TableId, cut: int) -> WorkerKilled:
     return WorkerKilled(
         "writing the table in the lake",
         f"the process that did it ended {ATTEMPTS} times, as where it is killed for lack of memory",

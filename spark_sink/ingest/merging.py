@@ -47,6 +47,9 @@ from spark_sink.work import CutSeen, Outcome, Result, TableId
 
 #: large tables at once
 MOST_PREPARED = 4
+#: until a table's merge is prepared again that was prepared in vain, which cost as much as one that counts: where
+#: changes come faster than a merge takes them in, its batches do it
+VAIN_PAUSE_SECONDS = 300.0
 
 logger = logging.getLogger("menura.sink")
 
@@ -75,6 +78,8 @@ class Merging:
         #: one of a table
         self._preparations: list[Preparation] = []
         self._turns = Turns()
+        #: until when tables rest whose merges were prepared in vain, by the monotonic clock
+        self._rests: dict[TableId, float] = {}
         self._has_looked = False
         self._stopping = False
 
@@ -118,7 +123,9 @@ class Merging:
     def _next_due(self) -> TableId | None:
         if len(self._preparations) >= MOST_PREPARED:
             return None
-        left_out = {*dict(self._tables.stopped), *(each.start.table for each in self._preparations)}
+        now = time.monotonic()
+        self._rests = {table: until for table, until in self._rests.items() if until > now}
+        left_out = {*dict(self._tables.stopped), *(each.start.table for each in self._preparations), *self._rests}
         return self._tables.merges.due_detached(now_us(), left_out)
 
     def _cancel_unwanted(self) -> None:
@@ -196,6 +203,7 @@ class Merging:
         elif came is Unplanned.MERGED and is_waiting:
             self._record_merged(table)
         elif not isinstance(came, Unplanned):
+            self._rests[table] = time.monotonic() + VAIN_PAUSE_SECONDS
             logger.info("a merge was prepared in vain, and its changes wait on table=%s", table)
         return frozenset()
 

@@ -196,6 +196,9 @@ class Sink:
         """A turn of tables that are behind; with the last one they join the batches again."""
         if self.settings.available_now or not (stops := self._late()):
             return
+        if alone := stops.keys() & self._jobs.tried_alone:
+            first = min(alone)
+            stops = {first: stops[first]}
         try:
             turn = self._parts.next_turn(stops, self.session.sparkContext.defaultParallelism, self.status.now().entry)
         except (OSError, DeltaError) as failed:

@@ -21,6 +21,7 @@ from menura.stores.reasons import reason_of
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableFolderRefused, TableStopped, TableUnexpected
+from spark_sink.ingest.at_work import told_at_work
 from spark_sink.ingest.batch_share import BatchShare, behind
 from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work, held_cut, merge_waiting
@@ -121,6 +122,8 @@ class TaskSettings:
     share: BatchShare | None = None
     #: whether tables that were stopped before say that there is something of them
     tells_left_out: bool = False
+    #: where tasks say which table they are at (`at_work`); '': nowhere
+    at_work: str = ""
 
     def has_folder(self, table: TableId) -> bool:
         return self.folders is None or table in self.folders
@@ -137,8 +140,8 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
         known, tables = split_rows(row.asDict() for row in rows)
         for message in known:
             yield encode(message)
-        with told_folders(settings.lake, settings.folders or {}):
-            for outcome in apply_tables(settings, tables.items()):
+        with told_folders(settings.lake, settings.folders or {}), told_at_work(settings.at_work) as begins:
+            for outcome in apply_tables(settings, tables.items(), begins):
                 yield encode(outcome)
 
     return run
@@ -178,7 +181,12 @@ def with_folders(
     return [outcomes[each.table] if isinstance(each, Outcome) and each.table in unplaced else each for each in done]
 
 
-def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
+def apply_tables(
+    settings: TaskSettings,
+    tables: Iterable[tuple[TableId, Sequence[Work]]],
+    begins: Callable[[TableId], object] = lambda _: None,
+) -> Iterator[Outcome]:
+    """`begins` is called with each table that is done next."""
     log = LandingLog(settings.landing)
     stopped_now, large, unplaced = set(settings.stopped), set[TableId](), set[TableId]()
     found = list(tables)
@@ -187,6 +195,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         if table in settings.stopped:
             yield from left_out(settings, table, work)
             continue
+        begins(table)
         groups = settings.size.groups(work)
         parents = parents_of(table, work)
         recorded = settings.recorded.get(table, NOTHING)

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_sink.ingest import detached_merge, waiting_merges
+from spark_sink.ingest import detached_merge, merging, waiting_merges
 from spark_sink.ingest.detached_merge import Preparation
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
@@ -58,7 +58,8 @@ OTHER = Table("other", LARGE.columns)
 
 
 @pytest.fixture
-def settings(writer: Writer, lake: Path) -> SinkSettings:
+def settings(writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch) -> SinkSettings:
+    monkeypatch.setattr(merging, "VAIN_PAUSE_SECONDS", 0.0)
     checkpoint = str(lake / "_menura/checkpoint")
     return SinkSettings(str(writer.folder), str(lake), checkpoint, 0.1, waiting=WAITING, detached_bytes=0)
 
@@ -210,6 +211,27 @@ def test_merge_when_something_else_changes_the_table_meanwhile_then_it_is_given_
             check_readers(lake, source)
             settle(sink, lake, source)
     check_readers(lake, source)
+
+
+def test_merge_when_its_batch_was_sooner_then_it_is_not_prepared_in_vain_again_at_once(
+    session: SparkSession,
+    settings: SinkSettings,
+    source: Source,
+    lake: Path,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merging, "VAIN_PAUSE_SECONDS", 1e9)
+    with following(session, settings) as sink:
+        held(sink, source, gate)
+        land(sink, source, (LARGE, source.change(*range(MOST_ROWS + 1))))
+        finish(sink, gate)
+        land(sink, source, (LARGE, source.change(1, 2, 3, 4, 5)))
+        assert table_id(LARGE) in sink.tables.merges.tables and not sink.has_more
+        check_readers(lake, source)
+        land(sink, source, (LARGE, source.change(*range(MOST_ROWS + 1))))
+        assert merged(lake) == source.rows, "its batches merge it"
+        check_readers(lake, source)
 
 
 def test_merge_when_its_table_stops_or_loses_its_rows_meanwhile_then_it_is_given_up_and_nothing_is_lost(
