@@ -4,6 +4,8 @@ Where the library is not glibc, its own ways stay; where the kernel is not Linux
 """
 
 import ctypes
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 #: of malloc.h
@@ -15,7 +17,7 @@ _M_ARENA_MAX = -8
 _MADV_DONTNEED = 4
 #: of the code of one library: others are hardly worth the call
 LEAST_CODE_BYTES = 512 << 10
-_MAPS = Path("/proc/self/maps")
+_MAPS = Path("/proc/self/smaps")
 
 _LIBC = ctypes.CDLL(None)
 _IS_GLIBC = hasattr(_LIBC, "gnu_get_libc_version")
@@ -41,22 +43,34 @@ def trim() -> None:
 def give_code_back() -> None:
     """Unmap the pages of this process's code. What is run comes back by itself, 64 KiB at once.
 
-    Of what is mapped from a file, can be executed and can't be written. Such a page is as its file has it, so the
-    kernel may drop it at any time. It drops those that a process has mapped later than most others.
+    Of what is mapped from a file, can be executed, and is as the file has it: the kernel may drop such a page at any
+    time. It drops those that a process has mapped later than most others. A library with a page that somebody has
+    written to, as a loader that relocates code or a debugger does, is left alone: that page would be lost.
     """
     for begin, end in _code(_MAPS.read_text()) if _MAPS.exists() else ():
         _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
-def _code(maps: str) -> list[tuple[int, int]]:
-    r"""Where it begins and ends, of proc(5).
+def _code(areas: str) -> list[tuple[int, int]]:
+    r"""Where it begins and ends, of smaps in proc(5).
 
-    >>> lines = ["00400000-00800000 r-xp 0000 fe:01 7 /bin/python3", "00800000-00c00000 rw-p 0000 fe:01 7 /bin/python3"]
-    >>> lines += ["00c00000-00c01000 r-xp 0000 fe:01 9 /lib/small.so", "ffff0000-ffffffff r-xp 0000 00:00 0 [anon]"]
-    >>> _code("\n".join(lines))
+    >>> clean, written = "\nPrivate_Dirty:         0 kB\n", "\nPrivate_Dirty:         4 kB\n"
+    >>> found = "00400000-00800000 r-xp 0000 fe:01 7 /bin/python3" + clean
+    >>> found += "00800000-00c00000 rw-p 0000 fe:01 7 /bin/python3" + clean
+    >>> found += "00c00000-01000000 r-xp 0000 fe:01 9 /lib/relocated.so" + written
+    >>> found += "01c00000-01c01000 r-xp 0000 fe:01 9 /lib/small.so" + clean
+    >>> found += "f0000000-ffffffff r-xp 0000 00:00 0" + clean
+    >>> _code(found)
     [(4194304, 8388608)]
     """
-    lines = [line.split() for line in maps.splitlines()]
-    found = [line[0].partition("-") for line in lines if line[1] == "r-xp" and line[4] != "0"]
-    areas = [(int(begin, 16), int(end, 16)) for begin, _, end in found]
-    return [(begin, end) for begin, end in areas if end - begin >= LEAST_CODE_BYTES]
+    return [
+        (begin, end)
+        for lines in map(str.splitlines, re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", areas, flags=re.MULTILINE)[1:])
+        for place, rights, _, _, inode, *_ in [lines[0].split()]
+        for begin, end in [[int(each, 16) for each in place.split("-")]]
+        if rights == "r-xp" and inode != "0" and end - begin >= LEAST_CODE_BYTES and not _is_written(lines)
+    ]
+
+
+def _is_written(lines: Sequence[str]) -> bool:
+    return any(line.startswith("Private_Dirty:") and line.split()[1] != "0" for line in lines)
