@@ -113,10 +113,9 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument(
         "--merge-beside-batches",
-        action=argparse.BooleanOptionalAction,
-        default=True,
+        action="store_true",
         help="merge tables of more than 16 MiB, or 500,000 rows, beside batches, which go on meanwhile, unless the sink"
-        " runs to an end (default: yes)",
+        " runs to an end",
     )
     running.add_argument(
         "--views",

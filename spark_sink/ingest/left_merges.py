@@ -34,7 +34,7 @@ class LeftMerges:
         try:
             remove_merge(self._lake, preparation, kept, forgets=not lives_on)
         except OSError as failed:
-            _warn(failed)
+            _warn(failed, preparation)
             return
         if lives_on:
             self._emptied[preparation] = time.monotonic()
@@ -44,7 +44,7 @@ class LeftMerges:
         try:
             left = left_merges(self._lake)
         except OSError as failed:
-            _warn(failed)
+            _warn(failed, "all")
             return {}
         self._emptied = {each: at for each, at in self._emptied.items() if each in left}
         return {each: left[each] for each in sorted(left.keys() - set(in_progress))}
@@ -59,7 +59,7 @@ class LeftMerges:
             except Unsettled:
                 continue
             except (OSError, DeltaError) as failed:
-                _warn(failed)
+                _warn(failed, preparation)
         return found
 
     def remove(self, settled: Mapping[str, frozenset[str]]) -> None:
@@ -70,9 +70,12 @@ class LeftMerges:
             self._emptied[preparation] = emptied_at
 
 
-def _warn(failed: Exception) -> None:
+def _warn(failed: Exception, preparation: str) -> None:
+    """A record that can't be read is left alone with its files (EBADMSG)."""
     logger.warning(
-        "files of merges that came to nothing are not removed yet, which the next merge tries again error=%s (%s)",
+        "files of merges that came to nothing are not removed yet, which the next merge tries again preparation=%s"
+        " error=%s (%s)",
+        preparation,
         type(failed).__name__,
         reason_of(failed),
     )

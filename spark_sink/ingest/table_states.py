@@ -52,7 +52,8 @@ class TableStates:
         departed = departed_tables(cuts)
         self._policies = self._told_policies((table, departed.get(table, "")) for table in self.recorded)
         self._status.policies_are(self._policies)
-        self.merges.begin(waiting_tables(cuts), is_detached=not self._settings.available_now)
+        is_detached = self._settings.table_waiting.detached_bytes is not None
+        self.merges.begin(waiting_tables(cuts), is_detached=is_detached)
         self._stop_lost()
         self.tell()
 

@@ -15,6 +15,7 @@ Delta's change feed, is merged as a small table is, and so is an effect that is 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from errno import EBADMSG
 from functools import cached_property
 from typing import Any
 
@@ -240,6 +241,8 @@ def write_piece(plan: MergePlan, piece: Piece) -> tuple[DataFile, ...]:
     writer = FilesWriter(record.table_folder, record.prefix, plan.statistics_columns, record.note)
     if piece.rows is not None:
         with pq.ParquetFile(open_storage(record.table_folder).open(piece.rows.file.name)) as parquet:
+            if parquet.metadata.num_rows != piece.rows.file.rows:  # ranges of it would lack rows
+                raise OSError(EBADMSG, "a file of the table has another number of rows than the table's log says")
             for rows in read_rows(parquet, piece.rows, plan.schema):
                 writer.add(effect.merged(rows))
     if piece.new is not None:

@@ -14,10 +14,10 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from errno import EBADMSG, EEXIST, ESTALE
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 from menura.instants import now_us
 from menura.stores.store import OutcomeUnknown
 
@@ -65,7 +65,8 @@ def commit_merge(lake: str, prepared: PreparedMerge, cut: int, waiting: Waiting)
 
     `cut`: the boundary at which the table stands, and which it must not have passed.
 
-    The caller keeps batches away. Raises OSError, DeltaError: then the files may be named, and stay.
+    The caller keeps batches away. Raises OSError, DeltaError: then the files may be named, and stay until that is
+    settled (`merge_record.settle`).
     """
     plan, folder = prepared.plan, current_folder(lake, prepared.plan.table)
     basis, application = plan.basis, plan.table.application
@@ -81,10 +82,7 @@ def commit_merge(lake: str, prepared: PreparedMerge, cut: int, waiting: Waiting)
     if not _are_there(folder, prepared):
         return None
     transactions = progress_transactions(application, basis.cut, basis.gsn)
-    try:
-        _put_entry(folder, basis.current_version + 1, entry(_actions(prepared, transactions)))
-    except CommitFailedError:
-        return None
+    _put_entry(folder, basis.current_version + 1, entry(_actions(prepared, transactions)))
     rest_gsn = basis.gsn if tail.gsn > basis.gsn else 0
     until_us = now_us() + int(waiting.seconds_of(size_bytes(current)) * 1e6)
     return MergeCommitted(basis.current_version + 1, rest_gsn, until_us, read_departure(current).words)
@@ -140,23 +138,29 @@ def _actions(prepared: PreparedMerge, transactions: Transactions) -> Iterator[Ma
 
 
 def _put_entry(folder: str, version: int, document: bytes) -> None:
-    """Raises CommitFailedError where another has that version, OSError."""
+    """Raises OSError where it is not known to be the version's.
+
+    Once a put was issued, only `settle` may say that files go. A put that a proxy repeats, or a link on NFS, finds its
+    own entry there. A checkpoint above it names our files where it was made since, and does not where the number was
+    free because the log below that checkpoint is gone.
+    """
     store, path = open_storage(folder), entry_path(version)
     try:
-        is_ours = store.put_if_absent(path, document)
+        is_ours = store.put_if_absent(path, document) or store.read(path) == document
     except OutcomeUnknown:
-        found = store.read(path)
-        if found is None:
-            raise  # it may be there later
-        is_ours = found == document
-    if is_ours and _last_checkpoint(folder) >= version:  # free since the log below is gone, where no reader looks
-        store.delete([path])
-        is_ours = False
+        if store.read(path) != document:
+            raise
+        is_ours = True
     if not is_ours:
-        raise CommitFailedError(f"version {version} is another commit's")
+        raise FileExistsError(EEXIST, f"version {version} is another commit's")
+    if _last_checkpoint(folder) >= version:
+        raise OSError(ESTALE, f"a checkpoint stands at version {version} or above it")
 
 
 def _last_checkpoint(folder: str) -> int:
     """Its version; -1: there is none. Raises OSError."""
     document = open_storage(folder).read("_delta_log/_last_checkpoint")
-    return int(json.loads(document)["version"]) if document is not None else -1
+    try:
+        return int(json.loads(document)["version"]) if document is not None else -1
+    except (ValueError, KeyError, TypeError) as broken:
+        raise OSError(EBADMSG, "the table's _last_checkpoint is no document of Delta's") from broken

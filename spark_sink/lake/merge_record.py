@@ -15,6 +15,7 @@ by a commit of nothing under its number. What the number's entry names by then s
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from errno import EBADMSG
 from typing import Any
 
 from menura.instants import now_us
@@ -76,12 +77,15 @@ def left_merges(lake: str) -> dict[str, list[str]]:
 
 
 def read_record(lake: str, preparation: str, names: Iterable[str]) -> MergeRecord | None:
-    """By what was noted; None: nothing was. Raises OSError."""
+    """By what was noted; None: nothing was. Raises OSError, also where what was noted can't be read."""
     store = open_storage(f"{lake}/{MERGES_FOLDER}/{preparation}")
     for name in names:
         if (document := store.read(name + _SUFFIX)) is not None:
-            said = json.loads(document)
-            return MergeRecord(lake, preparation, said["folder"], said["identity"], said["version"])
+            try:
+                said = json.loads(document)
+                return MergeRecord(lake, preparation, str(said["folder"]), str(said["identity"]), int(said["version"]))
+            except (ValueError, KeyError, TypeError) as broken:
+                raise OSError(EBADMSG, f"{preparation}/{name}{_SUFFIX} is no record of a merge") from broken
     return None
 
 
@@ -113,12 +117,15 @@ def _commit_nothing(record: MergeRecord) -> None:
 
 
 def _named(record: MergeRecord) -> frozenset[str] | None:
-    """By the version's entry; None: there is none."""
+    """By the version's entry; None: there is none. Raises OSError, also where the entry can't be read."""
     document = open_storage(record.table_folder).read(entry_path(record.version))
     if document is None:
         return None
-    actions: Iterable[Mapping[str, Any]] = map(json.loads, document.splitlines())
-    return frozenset(action["add"]["path"] for action in actions if "add" in action)
+    try:
+        actions: Iterable[Mapping[str, Any]] = map(json.loads, document.splitlines())
+        return frozenset(action["add"]["path"] for action in actions if "add" in action)
+    except (ValueError, KeyError, TypeError) as broken:
+        raise OSError(EBADMSG, f"{entry_path(record.version)} is no entry of Delta's log") from broken
 
 
 def remove_merge(lake: str, preparation: str, kept: Collection[str], *, forgets: bool) -> None:
@@ -133,8 +140,7 @@ def remove_merge(lake: str, preparation: str, kept: Collection[str], *, forgets:
     if record is not None:
         open_storage(record.table_folder).delete([name for name in names if name not in kept])
     store.delete([path for path in paths if forgets or not path.endswith(_SUFFIX)])
-    if forgets:
-        store.drop_folder("")
+    store.drop_folder("")  # one with records stays
 
 
 def entry_path(version: int) -> str:

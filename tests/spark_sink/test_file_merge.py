@@ -213,7 +213,8 @@ def test_commit_when_the_table_is_not_what_its_files_were_made_from_then_it_is_n
         held, opened = DeltaTable(folder(lake)), merge_commit.open_table
         DeltaTable(folder(lake)).alter.set_table_properties({"menura.other": "x"}, raise_if_not_exists=False)
         patched.setattr(merge_commit, "open_table", lambda of: held if of.endswith("current") else opened(of))
-        assert not commit(lake, at, cut), "another commit was first"
+        with pytest.raises(FileExistsError):  # another commit was first
+            commit(lake, at, cut)
     assert (read(lake), merged(lake)) == (before, rows)
     assert commit(lake, prepared(lake), cut)
     assert read(lake) == before

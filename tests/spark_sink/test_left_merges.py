@@ -4,6 +4,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from spark_sink.ingest import left_merges
 from spark_sink.ingest.left_merges import LeftMerges
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake import merge_commit, merge_record
-from spark_sink.lake.file_merge import PreparedMerge
+from spark_sink.lake.file_merge import Piece, PreparedMerge, Rows, write_piece
 from spark_sink.work import CutSeen, Outcome, Result
 from tests.spark_sink.landing import Table, Writer, table_id
 from tests.spark_sink.test_file_merge import begun, commit, folder, merged, prepared, read
@@ -160,7 +161,9 @@ def test_merge_when_the_log_has_forgotten_the_version_that_it_was_for_then_no_fi
     assert files(lake) == names(at) and is_empty(lake) and read(lake) == before
 
 
-def test_merge_when_its_number_is_free_since_its_log_is_gone_then_it_is_no_commit(writer: Writer, lake: Path) -> None:
+def test_merge_when_its_number_is_free_since_its_log_is_gone_then_nobody_says_that_it_is_a_commit(
+    writer: Writer, lake: Path
+) -> None:
     begun(writer, lake)
     cut, at = writer.cuts["acme", "shop"], prepared(lake)
     path = folder(lake) / "_delta_log/_last_checkpoint"
@@ -169,9 +172,89 @@ def test_merge_when_its_number_is_free_since_its_log_is_gone_then_it_is_no_commi
         held = DeltaTable(folder(lake), version=at.plan.basis.current_version)
         opened = merge_record.open_table
         patched.setattr(merge_commit, "open_table", lambda of: held if of.endswith("current") else opened(of))
-        assert not commit(lake, at, cut)
-    path.unlink()
-    assert DeltaTable(folder(lake)).version() == at.plan.basis.current_version
+        with pytest.raises(OSError, match="checkpoint"):
+            commit(lake, at, cut)
+        path.write_text("{}")
+        (folder(lake) / merge_record.entry_path(at.plan.record.version)).unlink()
+        with pytest.raises(OSError, match="_last_checkpoint is no document"):
+            commit(lake, at, cut)
+    assert files(lake) == names(at)
+
+
+@pytest.mark.usefixtures("nobody_lives_on")
+def test_merge_when_its_put_is_carried_out_and_the_answer_says_that_it_was_there_then_it_is_its_commit(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a proxy, or NFS, repeats what was done."""
+    begun(writer, lake)
+    cut, before, at = writer.cuts["acme", "shop"], read(lake), prepared(lake)
+    put = LocalStore.put_if_absent
+
+    def repeated(store: LocalStore, path: str, document: bytes) -> bool:
+        assert put(store, path, document)
+        return put(store, path, document)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "put_if_absent", repeated)
+        assert commit(lake, at, cut)
+    assert files(lake) == names(at) and read(lake) == merged(lake) == before
+
+
+@pytest.mark.usefixtures("nobody_lives_on")
+def test_merge_when_a_checkpoint_is_made_of_it_before_its_commit_has_ended_then_its_files_and_entry_stay(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(writer, lake)
+    cut, before, at = writer.cuts["acme", "shop"], read(lake), prepared(lake)
+    put = LocalStore.put_if_absent
+
+    def checkpointed(store: LocalStore, path: str, document: bytes) -> bool:
+        done = put(store, path, document)
+        DeltaTable(folder(lake)).create_checkpoint()
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "put_if_absent", checkpointed)
+        with pytest.raises(OSError, match="checkpoint"):
+            commit(lake, at, cut)
+    assert DeltaTable(folder(lake)).version() == at.plan.record.version
+    remove_left(lake)
+    assert files(lake) == names(at) and is_empty(lake)
+    assert read(lake) == merged(lake) == before
+
+
+@pytest.mark.usefixtures("nobody_lives_on")
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
+def test_merge_when_its_record_is_broken_then_it_is_left_alone_with_its_files_and_others_go(
+    writer: Writer, lake: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    begun(writer, lake)
+    at, other = prepared(lake), prepared(lake)
+    for path in (lake / "_menura/merges" / preparation(at)).glob("*.json"):
+        path.write_text(text)
+    remove_left(lake)
+    LeftMerges(str(lake)).has_ended(preparation(at), (), lives_on=False)
+    assert files(lake) == names(at) and preparation(at) in caplog.text and "EBADMSG" in caplog.text
+    assert list(LeftMerges(str(lake)).found([])) == [preparation(at)]
+    assert preparation(other) not in caplog.text
+
+
+def test_merge_when_it_ended_before_it_noted_anything_then_no_folder_of_it_stays(writer: Writer, lake: Path) -> None:
+    begun(writer, lake)
+    own = lake / "_menura/merges/early"
+    own.mkdir(parents=True)
+    (own / "effect-1.parquet").touch()
+    LeftMerges(str(lake)).has_ended("early", (), lives_on=True)
+    assert is_empty(lake)
+
+
+def test_step_when_a_file_has_other_rows_than_the_log_says_then_it_fails(writer: Writer, lake: Path) -> None:
+    begun(writer, lake)
+    plan = prepared(lake).plan
+    held = plan.files[0]
+    piece = Piece(Rows(replace(held, rows=held.rows - 1), 0, held.rows - 1))
+    with pytest.raises(OSError, match="another number of rows"):
+        write_piece(plan, piece)
 
 
 def test_merge_when_a_task_of_it_lives_on_then_the_file_that_it_writes_is_found_too(
