@@ -3,6 +3,7 @@
 The sink runs as it does in production, but for its loop, of which the test makes each turn itself.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from menura.landing import LandedForeignKey
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_sink.errors import TableNotAtCut, TableNotInLake
 from spark_sink.ingest import catching_up, table_task
@@ -62,6 +63,35 @@ def following(session: SparkSession, settings: SinkSettings) -> Iterator[Sink]:
         query.stop()
         sink.views.stop(60, finish=False)
         sink.verifications.stop(60, finish=False)
+
+
+class Batches:
+    """Lets batches begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._may_begin, guarded = threading.Event(), Sink._guarded
+        self._may_begin.set()
+
+        def held(sink: Sink, frame: DataFrame, batch: int) -> None:
+            assert self._may_begin.wait(600)
+            guarded(sink, frame, batch)
+
+        monkeypatch.setattr(Sink, "_guarded", held)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """None begins meanwhile; the caller has seen the last one done."""
+        self._may_begin.clear()
+        try:
+            yield
+        finally:
+            self._may_begin.set()
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
+    """Made before a sink is, which hands its method on."""
+    return Batches(monkeypatch)
 
 
 class Killed(Exception):
@@ -310,18 +340,19 @@ def rows_at(lake: Path, cut: int) -> set[int | None]:
 
 
 def test_table_when_it_was_ahead_of_the_batches_then_no_reader_at_a_cut_lacks_rows(
-    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, batches: Batches
 ) -> None:
     """A retry of a stopped table goes to the log's end; what the table holds already is no work then."""
-    settings = replace(settings, trigger_seconds=40, limits=Limits(cuts=2))
+    settings = replace(settings, limits=Limits(cuts=2))
     land(writer, 0, 2)
     with following(session, settings) as sink:
         applied(sink, writer)
-        land(writer, 2, 4)
-        sink.retry_stopped([table_id(HUGE)])
-        assert row_count(str(lake), table_id(HUGE)) == 6 * CUT_ROWS and sink.status.now().entry == 2
-        for number in (6, 7):
-            writer.cut((HUGE, [insert(id=number * CUT_ROWS)]), (SMALL, [insert(id=number)]))
+        with batches.held():
+            land(writer, 2, 4)
+            sink.retry_stopped([table_id(HUGE)])
+            assert row_count(str(lake), table_id(HUGE)) == 6 * CUT_ROWS and sink.status.now().entry == 2
+            for number in (6, 7):
+                writer.cut((HUGE, [insert(id=number * CUT_ROWS)]), (SMALL, [insert(id=number)]))
         applied(sink, writer)
         assert stopped_tables(str(lake)) == []
         for cut in [each.cut for each in read_boundaries(open_table(sink.records.cuts_folder), "acme", "shop").found]:
@@ -330,14 +361,15 @@ def test_table_when_it_was_ahead_of_the_batches_then_no_reader_at_a_cut_lacks_ro
 
 
 def test_table_when_batches_are_behind_the_log_then_it_joins_them_where_they_are(
-    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, batches: Batches
 ) -> None:
-    settings = replace(settings, trigger_seconds=40, limits=Limits(cuts=2))
+    settings = replace(settings, limits=Limits(cuts=2), share=BatchShare(rows=CUT_ROWS - 1))  # less than any batch has
     land(writer, 0, 2)
     with following(session, settings) as sink:
         applied(sink, writer)
-        land(writer, 2, 2)
-        assert catch_up(sink, lake)[-1] == 2 * CUT_ROWS and sink.status.now().entry == 2
+        with batches.held():
+            land(writer, 2, 2)
+            assert catch_up(sink, lake)[-1] == 2 * CUT_ROWS and sink.status.now().entry == 2
         applied(sink, writer)
         assert catch_up(sink, lake)[-1] == 4 * CUT_ROWS
         for cut in [each.cut for each in read_boundaries(open_table(sink.records.cuts_folder), "acme", "shop").found]:
