@@ -172,9 +172,10 @@ class Merging:
         came: Came = None
         try:
             came = preparation.take()
-        except (PySparkException, Py4JJavaError) as lost:
+        except BaseException as lost:  # noqa: BLE001  (a table's merge never ends the sink, whatever it meets)
             if not preparation.is_cancelled:
-                came = Failed(condition(lost))
+                is_of_spark = isinstance(lost, PySparkException | Py4JJavaError)
+                came = Failed(condition(lost) if is_of_spark else type(lost).__name__)
         with self._lock:
             if self._stopping:
                 return

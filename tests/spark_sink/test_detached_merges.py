@@ -299,6 +299,34 @@ def test_merge_when_its_worker_is_killed_then_others_go_on_and_it_is_tried_again
         check_readers(lake, source)
 
 
+def test_merge_when_its_preparation_raises_what_nobody_expects_then_the_sink_goes_on_and_it_is_tried_again(
+    session: SparkSession,
+    settings: SinkSettings,
+    source: Source,
+    lake: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a value")
+
+    with following(session, settings) as sink:
+        source.begin()
+        applied(sink, source.writer)
+        land(sink, source, (LARGE, source.change(1, 2, 3, 4, 5)))
+        with monkeypatch.context() as patched:
+            patched.setattr(detached_merge, "_pieces", fail)
+            turns(sink)
+        assert f"waiting changes not merged table={table_id(LARGE)} error=KeyError" in caplog.text
+        assert "a value" not in caplog.text
+        land(sink, source, (LARGE, source.change(1)))
+        check_readers(lake, source)
+        monkeypatch.setattr(waiting_merges, "FAILED_PAUSE_US", 0)
+        sink.tables.merges.failed([table_id(LARGE)], 0)
+        turns(sink)
+        assert merged(lake) == source.rows
+
+
 def test_merge_when_the_sink_stops_meanwhile_then_it_ends_at_once_and_the_next_start_does_it(
     session: SparkSession,
     settings: SinkSettings,
