@@ -427,7 +427,8 @@ def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
     kinds = focus.kinds
     texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
     texts += [focus.rest_equal_in, focus.repaired_by]
-    if not all(0 <= count <= MAX_INT64 for count in (focus.rest_equal_at_us, *(each.rows for each in focus.ranges))):
+    counts = (focus.rest_equal_at_us, focus.since_gsn, *(each.rows for each in focus.ranges))
+    if not all(0 <= count <= MAX_INT64 for count in counts):
         raise LakeReportError("focus has a time or counts that are none of 64 bits")
     if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in focus.buckets):
         raise LakeReportError("focus has numbers that are none of 64 bits")

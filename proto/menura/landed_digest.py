@@ -71,6 +71,8 @@ class LandedFocus:
     rest_equal_in: str = ""
     #: of a verification: the repair that has read all of these rows again
     repaired_by: str = ""
+    #: number of the row at which the verification began by which all but `ranges` was equal; 0: that is not known
+    since_gsn: int = 0
 
     @property
     def asked(self) -> "LandedFocus":
@@ -131,4 +133,5 @@ def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
         int(facts.get("rest_equal_at_us", 0)),
         str(facts.get("rest_equal_in", "")),
         str(facts.get("repaired_by", "")),
+        int(facts.get("since_gsn", 0)),
     )

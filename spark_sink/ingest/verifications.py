@@ -15,6 +15,9 @@ A table with leaves that differ is unknown: its verdict has the focus with which
 verification (`suspected`, which the control plane hears). That one's leaves are smaller, until they are rows. Only if
 rows differ then the table does; where nothing does any more, nothing is known. But where a repair has read them again
 in between, and all other leaves of this lake's table were equal, the table is, as of when those were read.
+
+No table is equal where a change that lacks values gave a row another key (`moved_rows`) since its verification began,
+or behind a repair since the one began by which the other leaves were equal.
 """
 
 import json
@@ -38,6 +41,7 @@ from spark_sink.errors import SinkError
 from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
+from spark_sink.lake.moved_rows import why_unsure
 from spark_sink.lake.schema_policy import read_departure, told
 from spark_sink.lake.table_folders import table_folder
 from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
@@ -56,6 +60,10 @@ MOST_PARTS = MAX_FOCUS_PARTS
 BY_POLICY = "the table's policy for schema changes lets it differ from its source"
 REST_EQUAL = "all rows but those of ranges were equal when they were read, and these are since repair"
 HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
+SINCE_UNKNOWN = (
+    "from when on the rest of it was equal was not told, and a change without all values may have moved a row"
+)
+UNREAD = "the lake's changes of the meantime could not be read"
 _GIVEN_UP_BY = {
     "SYNC_STARTED": "the table's sync began anew",
     "SYNC_STOPPED": "the table's sync stopped",
@@ -85,9 +93,10 @@ class _Verification:
 class _Task:
     table: TableId
     verification: str
-    due: DueChunk
+    #: None: the verification may be over
+    due: DueChunk | None = None
     #: Delta's, of the current state
-    table_id: str
+    table_id: str = ""
 
 
 class Verifications:
@@ -115,13 +124,8 @@ class Verifications:
         with self._moved:
             before, self._late = self._late, frozenset(tables)
             in_time = [(table, held) for table in before - self._late if (held := self._of.get(table)) is not None]
-        for table, held in in_time:
-            try:
-                self._conclude(table, held)
-            except (SinkError, OSError, DeltaError) as failed:
-                logger.warning("verification not recorded table=%s error=%s", table, type(failed).__name__)
-                with self._moved:
-                    self._late |= {table}  # concluded with the next call
+            self._tasks.extend(_Task(table, held.name) for table, held in in_time)
+            self._moved.notify_all()
 
     def start(self) -> None:
         """Go on with what the lake says is due; once."""
@@ -158,19 +162,19 @@ class Verifications:
 
     def _note(self, outcomes: Sequence[Outcome], events: Sequence[EventSeen]) -> None:
         rows = [row for event in events if event.seen.event.kind == STARTED for row in self._begin(event)]
-        tasks = [
-            _Task(outcome.table, due.digest.chunk.dump, due, self._table_id(outcome.table))
+        found = [
+            (outcome.table, due, self._table_id(outcome.table))
             for outcome in outcomes
             for due in outcome.due
             if self._awaits(outcome.table, due)
         ]
-        rows += [due_row(task.table, task.due, task.table_id) for task in tasks]
+        rows += [due_row(table, due, table_id) for table, due, table_id in found]
         for row in self.records.record(rows):
             self._note_verdict(row)
         with self._moved:
-            for task in tasks:
-                self._of[task.table].found[task.due.digest.chunk.chunk] = (task.due, None)
-            self._tasks.extend(tasks)
+            for table, due, table_id in found:
+                self._of[table].found[due.digest.chunk.chunk] = (due, None)
+                self._tasks.append(_Task(table, due.digest.chunk.dump, due, table_id))
             self._moved.notify_all()
         for event in events:
             self._follow(event)
@@ -205,7 +209,8 @@ class Verifications:
             )
             with self._moved:
                 held.ended = seen.position, event.seen.cut
-            self._conclude(event.table, held)
+                self._tasks.append(_Task(event.table, held.name))
+                self._moved.notify_all()
         elif seen.kind in _GIVEN_UP_BY:
             given_up = Finding(Verdict.VOID, _GIVEN_UP_BY[seen.kind])
             self._over(event.table, held, event.seen.cut, "", None, given_up)
@@ -234,19 +239,22 @@ class Verifications:
         held = self._of[task.table]
         if held.name != task.verification or held.is_over:
             return
-        began = time.monotonic()
-        finding = self._compared(task)
-        self.records.record([chunk_row(task.table, task.due, finding)])
-        with self._moved:
-            held.found[task.due.digest.chunk.chunk] = (task.due, finding)
-        seconds = time.monotonic() - began
-        chunk, rows = task.due.digest.chunk, finding.lake_rows
-        words = "chunk verified table=%s chunk=%d verdict=%s rows=%d seconds=%.3f"
-        logger.info(words, task.table, chunk.chunk, finding.verdict.value, rows, seconds)
+        if task.due is not None:
+            self._verify(held, task, task.due)
         self._conclude(task.table, held)
 
-    def _compared(self, task: _Task) -> Finding:
-        due = task.due
+    def _verify(self, held: _Verification, task: _Task, due: DueChunk) -> None:
+        began = time.monotonic()
+        finding = self._compared(task, due)
+        self.records.record([chunk_row(task.table, due, finding)])
+        with self._moved:
+            held.found[due.digest.chunk.chunk] = (due, finding)
+        seconds = time.monotonic() - began
+        chunk, rows = due.digest.chunk, finding.lake_rows
+        words = "chunk verified table=%s chunk=%d verdict=%s rows=%d seconds=%.3f"
+        logger.info(words, task.table, chunk.chunk, finding.verdict.value, rows, seconds)
+
+    def _compared(self, task: _Task, due: DueChunk) -> Finding:
         try:
             if not task.table_id:  # the table has no row yet, nor ever had one
                 return compare(task.table, due.digest.chunk, due.digest.last_gsn, None, None)
@@ -281,14 +289,27 @@ class Verifications:
             assert held.ended is not None
             position, cut = held.ended
             if finding.verdict is Verdict.UNKNOWN and finding.leaves:
-                held.focus = focus_of(found, table_id)
+                held.focus = focus_of(found, table_id, held.gsn)
+        if finding.verdict is Verdict.EQUAL and not is_of_one_moment(found):
+            unsure = self._why_unsure(table, since_gsn_of(found, held.gsn))
+            finding = Finding(Verdict.UNKNOWN, unsure, finding.lake_rows) if unsure else finding
         self._over(table, held, cut, position, rows, finding)
         words = "table verified table=%s verdict=%s rows=%d reason=%s"
         logger.info(words, table, finding.verdict.value, rows, finding.reason or "none")
 
+    def _why_unsure(self, table: TableId, since_gsn: int) -> str:
+        """See `moved_rows`."""
+        try:
+            changelog = open_table(f"{table_folder(self._lake, table)}/{CHANGELOG}")
+            return why_unsure(changelog, since_gsn) if changelog is not None else ""
+        except Exception as failed:  # noqa: BLE001  (whatever it is, the changes were not looked at)
+            return f"{UNREAD}: {type(failed).__name__}"
+
     def _over(
         self, table: TableId, held: _Verification, cut: int, position: str, rows: int | None, finding: Finding
     ) -> None:
+        if held.is_over:  # given up while its changes were looked at
+            return
         row = table_row(table, held.name, held.gsn, cut, position, rows, finding, held.focus)
         with self._moved:
             tallied = tally(held.found.values())
@@ -331,11 +352,12 @@ class Verifications:
             elif name in tasks:
                 equal = row["leaves_equal"] or 0
                 finding = Finding(Verdict(row["verdict"]), row["reason"], row["lake_rows"], equal_leaves=equal)
-                held.found[row["chunk"]] = (tasks.pop(name).due, finding)
+                due, _ = held.found[row["chunk"]]
+                del tasks[name]
+                held.found[row["chunk"]] = (due, finding)
         self._tasks.extend(task for task in tasks.values() if not self._of[task.table].is_over)
+        self._tasks.extend(_Task(table, held.name) for table, held in self._of.items() if not held.is_over)
         self._tell(self._verdicts)
-        for table, held in self._of.items():
-            self._conclude(table, held)
 
 
 def conclusion(found: Sequence[tuple[DueChunk, Finding]], table_id: str = "") -> tuple[Finding, int]:
@@ -380,6 +402,8 @@ def _of_table(chunk: LandedChunk, finding: Finding, table_id: str) -> Finding:
     if finding.verdict is not Verdict.EQUAL or within is None:
         return finding
     if within.repaired_by and within.rest_equal_at_us and within.rest_equal_in == table_id:
+        if not within.since_gsn:  # an older gateway or control plane has not kept it, or an older sink not told it
+            return Finding(Verdict.UNKNOWN, SINCE_UNKNOWN, finding.lake_rows)
         reason = f"{REST_EQUAL} {within.repaired_by}"
         return Finding(Verdict.EQUAL, reason, finding.lake_rows, equal_leaves=finding.equal_leaves)
     return Finding(Verdict.UNKNOWN, HEALED, finding.lake_rows)
@@ -397,18 +421,22 @@ def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
     return Finding(Verdict.EQUAL, next((found.reason for found in verdicts if found.reason), ""), lake_rows)
 
 
-def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "") -> LandedFocus:
-    """What is to be read again: the first of the leaves that differ; of ranges those that touch are one."""
+def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "", gsn: int = 0) -> LandedFocus:
+    """What is to be read again: the first of the leaves that differ; of ranges those that touch are one.
+
+    `gsn`: of the verification's beginning.
+    """
     known = [(due, finding) for due, finding in found if finding is not None]
     chunks = [(due.digest.chunk, finding) for due, finding in known if finding.leaves]
     leaves = [leaf for _, finding in chunks for leaf in finding.leaves]
     chunk, first = chunks[0][0], leaves[0]
     within = chunk.digest.within if chunk.digest is not None else None
     rest = (within.rest_equal_at_us, within.rest_equal_in) if within is not None else (0, "")
+    since_gsn = within.since_gsn if within is not None else 0
     if first.bits:
         buckets = tuple(leaf.bucket for leaf in leaves[:MOST_PARTS])
         ranges, kinds = (within.ranges, within.kinds) if within is not None else ((), ())
-        return LandedFocus(ranges, first.bits, buckets, kinds, *rest)
+        return LandedFocus(ranges, first.bits, buckets, kinds, *rest, since_gsn=since_gsn)
     kinds = first.kinds
     ranges = united(
         [
@@ -420,8 +448,20 @@ def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "
     is_all = len(leaves) <= MOST_LEAVES and len(ranges) <= MOST_PARTS and {leaf.kinds for leaf in leaves} == {kinds}
     if within is None and is_all:
         at_us = rest_equal_at_us(known)
-        rest = (at_us, table_id if at_us else "")
-    return LandedFocus(ranges[:MOST_PARTS], 0, (), kinds, *rest)
+        rest, since_gsn = (at_us, table_id if at_us else ""), gsn if at_us else 0
+    return LandedFocus(ranges[:MOST_PARTS], 0, (), kinds, *rest, since_gsn=since_gsn)
+
+
+def is_of_one_moment(found: Sequence[tuple[DueChunk, Finding]]) -> bool:
+    """Whether the whole table was read as one chunk."""
+    digest = found[0][0].digest.chunk.digest if len(found) == 1 else None
+    return digest is not None and digest.within is None
+
+
+def since_gsn_of(found: Iterable[tuple[DueChunk, Finding]], gsn: int) -> int:
+    """At which number all that a verdict is of began to be looked at; `gsn`: of the verification's own beginning."""
+    digests = [due.digest.chunk.digest for due, _ in found]
+    return min([gsn, *(each.within.since_gsn for each in digests if each and each.within and each.within.since_gsn)])
 
 
 def rest_equal_at_us(found: Sequence[tuple[DueChunk, Finding]]) -> int:

@@ -78,6 +78,8 @@ def test_report_when_it_has_fields_of_a_later_version_then_they_are_ignored():
         (("suspected", 0, "verification"), ""),
         (("suspected", 0, "focus"), None),
         (("suspected", 0, "focus", "bits"), 65),
+        (("suspected", 0, "focus", "since_gsn"), -1),
+        (("suspected", 0, "focus", "since_gsn"), 1 << 63),
         (("suspected", 0, "focus", "buckets"), [0] * 17),
         (("suspected", 0, "focus", "buckets"), [1 << 63]),
         (("suspected", 0, "focus", "buckets"), ["1"]),

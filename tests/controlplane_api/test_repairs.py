@@ -46,6 +46,7 @@ FOCUS = LandedFocus(
     ("integer",),
     rest_equal_at_us=T0 - 5,
     rest_equal_in="of-this-lake",
+    since_gsn=11,
 )
 RANGES = (KeyNumbers((300,), (500,)), KeyNumbers((950,), ()))
 PLANNED = DumpPlanned(("id",), (KeyRange(0, '["300"]', '["500"]'), KeyRange(1, '["950"]', "")), 0, 0, None, None, "")
@@ -95,6 +96,7 @@ def test_table_that_differs_when_it_is_repaired_then_its_ranges_are_ordered_once
     assert found == planned and found.verdict.verification == verification
     ranges = (LandedRange("", "", (300,), (500,), 200), LandedRange("", "", (950,), (), 30))
     assert (found.focus.ranges, found.focus.buckets, found.estimated_rows) == (ranges, (), 230)
+    assert found.focus.since_gsn == 11
     (desired,) = whole.registry.dumps(KEY).dumps
     assert (desired.dump, desired.repairs, desired.focus) == (uuid, True, found.focus)
     with pytest.raises(Exception, match=f"dump {uuid} of this table runs already"):
