@@ -6,6 +6,7 @@ import io
 import shutil
 import subprocess
 import sys
+import tempfile
 import termios
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from spark_sink.errors import ViewNotComputed
-from spark_sink.views import engine as views_engine
 from spark_sink.views import query_process
 from spark_sink.views.child_process import started
 from spark_sink.views.engine import engine
@@ -110,7 +110,7 @@ def test_a_process_when_it_gives_more_rows_than_it_said_then_it_is_not_believed(
 def test_an_engine_when_its_folder_is_full_then_it_says_so_and_the_folder_stays_within_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views_engine.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with engine(memory_bytes=32 * MIB, scratch_bytes=16 * MIB) as sql:
         with pytest.raises(ViewNotComputed, match="32 MiB of memory at once, or than 16 MiB on disk"):
             sql.keep("wide", "SELECT i, md5(i::VARCHAR) || md5((i + 1)::VARCHAR) AS x FROM range(3000000) r(i)")
