@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from tempfile import TemporaryDirectory
 
 from menura.landing import decode_event
 from menura.stores.options import current
@@ -20,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 
-from spark_sink.ingest.at_work import tables_at_work
+from spark_sink.ingest.at_work import job_folder, tables_at_work
 from spark_sink.ingest.batch_share import BatchShare
 from spark_sink.ingest.cut_log_source import ROW_SCHEMA, Row, divide
 from spark_sink.ingest.families import Families, parents_of
@@ -60,7 +59,10 @@ def condition(error: PySparkException | Py4JJavaError) -> str:
 
 
 class BatchJobs:
-    """Of one sink. `check`: whether landing, lake and checkpoint belong together; raises a `SinkError`."""
+    """Of one sink. `check`: whether landing, lake and checkpoint belong together; raises a `SinkError`.
+
+    `may_be_behind`: whether a table can be given what it misses in parts, should it stop now.
+    """
 
     def __init__(
         self,
@@ -69,12 +71,14 @@ class BatchJobs:
         log: LandingLog,
         records: Records,
         check: Callable[[], object],
+        may_be_behind: Callable[[TableId], bool],
     ) -> None:
         self._session = session
         self._settings = settings
         self._log = log
         self._records = records
         self._check = check
+        self._may_be_behind = may_be_behind
         self._large = LargeMerger(session, log, settings.lake)
         self._lost = LostWorkers()
         #: nobody wants the sink to go on
@@ -138,10 +142,10 @@ class BatchJobs:
         return frozenset(self._lost.alone)
 
     def _messages(self, rows: RDD[SparkRow], settings: TaskSettings, lost_before: int = 0) -> list[Message]:
-        with TemporaryDirectory(prefix="menura-at-work-", ignore_cleanup_errors=True) as folder:
-            # Nobody waits for a sink that runs to an end, and executors have disks of their own.
-            tells = not self._settings.available_now and is_local(str(self._session.sparkContext.master))
-            told = replace(settings, at_work=folder if tells else "")
+        # Nobody waits for a sink that runs to an end, and executors have disks of their own.
+        tells = not self._settings.available_now and is_local(str(self._session.sparkContext.master))
+        with job_folder(is_wanted=tells) as folder:
+            told = replace(settings, at_work=folder)
             try:
                 done = [decode(message) for message in rows.mapPartitions(table_task(told)).collect()]
             except (PySparkException, Py4JJavaError) as lost:
@@ -167,7 +171,7 @@ class BatchJobs:
         work = split_rows(row.asDict() for part in parts for row in part)[1]
         tables = work.keys() - settings.stopped
         left = sorted(at_work & tables)
-        if not left or any(families.is_joined(table) for table in left):
+        if not left or any(families.is_joined(table) or not self._may_be_behind(table) for table in left):
             return self._isolated(parts, families, settings, lost)
         stops = [self._lost.stop_of(table, work[table][0], is_alone=len(tables) == 1) for table in left]
         without = replace(settings, stopped=settings.stopped | at_work)
@@ -218,9 +222,11 @@ class BatchJobs:
                 raise JobLost from failed
 
         try:
-            return isolated(parts, run, self._is_well, families)
+            done = isolated(parts, run, self._is_well, families)
         except JobLost:
             raise lost from None
+        self._lost.done(done)
+        return done
 
     def _is_well(self) -> bool:
         """Whether Spark runs a job that does nothing, and nobody wants the sink to end."""

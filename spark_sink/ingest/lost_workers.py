@@ -11,12 +11,14 @@ Nothing here is durable: a sink that starts again counts anew.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from spark_sink.errors import WorkerKilled
 from spark_sink.ingest.batch_share import behind
 from spark_sink.ingest.isolation import ATTEMPTS, worker_killed
 from spark_sink.ingest.table_task import stopped
 from spark_sink.work import Message, Outcome, Result, TableId, Work
 
 WORKER_LOST = "a process was killed that wrote it, or another table beside it, so it is written alone"
+_NOT_TO_BLAME = frozenset({Result.APPLIED, Result.SKIPPED, Result.LARGE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class LostWorkers:
         return stopped(table, first, worker_killed(table, first.cut))
 
     def done(self, messages: Iterable[Message]) -> None:
-        """These are no more to blame than others."""
+        """These are no more to blame than others, or have been found to be."""
         for each in messages if self.alone else ():
-            if isinstance(each, Outcome) and each.result in (Result.APPLIED, Result.SKIPPED):
+            if isinstance(each, Outcome) and (each.result in _NOT_TO_BLAME or each.code == WorkerKilled.code):
                 self.alone.pop(each.table, None)

@@ -69,14 +69,16 @@ class Sink:
         self.records = Records(settings.lake, settings.keep_hours, settings.table_folders, self._writer.check)
         self.verifications = Verifications(settings.lake, status.verdicts_are)
         self.checkpoint = Checkpoint(settings.checkpoint)
-        self._jobs = BatchJobs(session, settings, self.log, self.records, self._check_identity)
+        self.tables = TableStates(settings, self.records, status, self.verifications)
+        self._jobs = BatchJobs(
+            session, settings, self.log, self.records, self._check_identity, self.tables.may_be_behind
+        )
         self.failure: SinkError | None = None
         #: how many were applied
         self.batches = 0
         #: when the checkpoint is to be looked at
         self._look_at: float | None = None
         self.parallelism = Parallelism(lambda: session.sparkContext.defaultParallelism)
-        self.tables = TableStates(settings, self.records, status, self.verifications)
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False

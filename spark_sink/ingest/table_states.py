@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from menura.instants import now_us
 
-from spark_sink.errors import ParentStopped, TableBehind
+from spark_sink.errors import LakeTableLost, ParentStopped, TableBehind
 from spark_sink.ingest.catching_up import CatchingUp
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.settings import SinkSettings
@@ -65,6 +65,13 @@ class TableStates:
     def may_catch_up(self, stop: StoppedTable) -> bool:
         """Whether the table can be given what it missed in parts, while others go on."""
         return not self._settings.available_now and CatchingUp.is_possible(stop)
+
+    def may_be_behind(self, table: TableId) -> bool:
+        """Whether it could catch up in parts if it stopped now: one that is written from its beginning on can't."""
+        stop = self.stopped.get(table)
+        if stop is not None and (stop.begins_at_gsn or stop.code == LakeTableLost.code):
+            return False
+        return not self.recorded.get(table, NOTHING).begins_at_gsn
 
     def _is_behind(self, stop: StoppedTable) -> bool:
         """It has stopped for nothing but that others do not wait for it."""

@@ -3,22 +3,29 @@
 The sink runs as it does in production, but for its loop, of which the test makes each turn itself.
 """
 
-from collections.abc import Callable
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from spark_sink.ingest import batch_jobs, catching_up, isolation, table_task
-from spark_sink.ingest.at_work import tables_at_work, told_at_work
+from spark_sink.ingest.at_work import job_folder, tables_at_work, told_at_work
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.table_task import TaskSettings
 from spark_sink.lake.records import StoppedTable
 from spark_sink.reading import stopped_tables
-from tests.spark_sink.landing import Writer, insert, lake_rows, table_id
+from spark_sink.work import TableId
+from tests.spark_sink.landing import Event, Writer, insert, lake_rows, table_id
 from tests.spark_sink.test_catching_up import applied, following
 from tests.spark_sink.test_worker_killed import OTHERS, POISON, poisonous
+from tests.stack import wait_for
 
 FEW = OTHERS[:6]
 
@@ -134,6 +141,68 @@ def test_batch_when_a_killed_worker_does_not_say_where_it_was_then_it_is_done_in
         stop = stop_of_poison(lake)
         assert stop is not None and stop.code == "WORKER_KILLED"
     check_others(lake, 1)
+
+
+def hungry(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
+    """`table_task`: of two tables that are in one job, at once, each kills its worker; alone only the one does."""
+    task, apply_work = table_task.table_task(settings), table_task.apply_work
+    both = {table_id(POISON), table_id(FEW[0])}
+
+    def run(rows: Iterable[Row]) -> Iterator[str]:
+        def work(log: object, lake: object, table: TableId, *others: object) -> object:
+            are_both = bool(settings.at_work) and both.isdisjoint(settings.stopped)
+            if table in both and are_both:
+                wait_for("the other one", lambda: both <= tables_at_work(settings.at_work) or None, 300)
+            if table == table_id(POISON) or (table in both and are_both):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return apply_work(log, lake, table, *others)
+
+        table_task.apply_work = work  # this process's alone, and only while the task lasts
+        try:
+            yield from task(rows)
+        finally:
+            table_task.apply_work = apply_work
+
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("why", ["they begin anew", "they are lost"])
+def test_tables_when_they_can_not_catch_up_in_parts_then_the_one_that_kills_its_worker_is_found(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    tables = (POISON, FEW[0])
+    fill(writer, 1)
+    if why == "they begin anew":
+        cut = writer.cut(*((table, [insert(id=2)]) for table in tables))
+        for table in tables:
+            (file,) = (writer.folder / f"data/acme/shop/shop/{table.name}").glob(f"*-{cut:020d}-*")
+            file.unlink()
+    with following(session, settings) as sink:
+        applied(sink, writer)
+    if why == "they begin anew":
+        writer.cut(*(Event(table, "DUMP_STARTED", dump="d1") for table in tables))
+    else:
+        for table in tables:
+            shutil.rmtree(table_id(table).folder(str(lake)))
+    writer.cut(*((table, [insert(id=3)]) for table in tables))
+    monkeypatch.setattr(batch_jobs, "table_task", hungry)
+    with following(session, settings) as sink:
+        applied(sink, writer)
+        turns(sink, lambda: [each.code for each in stopped_tables(str(lake))] == ["WORKER_KILLED"])
+        assert [each.table for each in stopped_tables(str(lake))] == [table_id(POISON)]
+        assert not sink._jobs.tried_alone
+    kept = [3] if why == "they begin anew" else [1, 3]
+    assert sorted(row["id"] for row in lake_rows(lake, FEW[0])) == kept
+
+
+def test_folder_of_a_job_when_it_is_gone_then_no_table_is_known_to_be_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tables_at_work(str(tmp_path / "gone")) == tables_at_work("") == frozenset()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with job_folder(is_wanted=True) as folder:
+        assert folder == ""
 
 
 def test_tables_at_work_when_tasks_begin_and_end_then_those_are_told_that_have_not_ended(tmp_path: Path) -> None:
