@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 CORES := $(shell nproc)
 # Tests wait for servers as much as they compute: two for each core keep it busy (DECISIONS 211).
 WORKERS ?= $(shell expr 2 \* $(CORES))
+# Those without servers compute, and each worker collects all tests (DECISIONS 319).
+QUICK_WORKERS ?= $(shell expr $(CORES) + 1)
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
 UNCHECKED := needs_setup or long or kill or history or slow
 # On a database's host it runs by itself, with no package of Menura.
@@ -33,7 +35,7 @@ check: ## lint, examples, and the tests that need no server, no Spark and no bro
 .PHONY: quick
 quick: ## the tests of check alone (SLOW=1: with those of tests/slow_tests.txt)
 	@.ci/setup environment
-	@$(PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile -m 'not ($(UNCHECKED))$(if $(SLOW), or slow)' $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -q -n $(QUICK_WORKERS) --dist loadfile -m 'not ($(UNCHECKED))$(if $(SLOW), or slow)' $(PYTEST_ARGS)
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run; IN_TURN=word: of the slow ones those whose turn it is)
