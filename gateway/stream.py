@@ -416,5 +416,5 @@ def _retrieved(write: "asyncio.Task[Any]") -> None:
 
 def _part_of(message: StreamResponse) -> MessagePart:
     if message.WhichOneof("payload") != "part":
-        raise PartsInvalid("another message within one of several parts")
+        raise PayloadInvalid("reading a message", "another message within one of several parts")
     return message.part

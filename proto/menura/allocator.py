@@ -45,9 +45,14 @@ def give_code_back() -> None:
 
     Of what is mapped from a file, can be executed, and is as the file has it: the kernel may drop such a page at any
     time. It drops those that a process has mapped later than most others. A library with a page that somebody has
-    written to, as a loader that relocates code or a debugger does, is left alone: that page would be lost.
+    written to, as a loader that relocates code or a debugger does, is left alone: that page would be lost. So is all
+    where the kernel does not show what is mapped.
     """
-    for begin, end in _code(_MAPS.read_text()) if _MAPS.exists() else ():
+    try:
+        areas = _MAPS.read_text()
+    except OSError:
+        return
+    for begin, end in _code(areas):
         _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 

@@ -27,6 +27,7 @@ from spark_sink.landed.storage import open_storage
 
 MERGES_FOLDER = f"{FOLDER}/merges"
 _SUFFIX = ".json"
+_FORMAT = 1
 
 
 class Unsettled(Exception):
@@ -61,7 +62,7 @@ class MergeRecord:
 
     def note(self, name: str) -> None:
         """Before a file of this name is written. Raises OSError."""
-        said = {"format": 1, "folder": self.folder, "identity": self.identity, "version": self.version}
+        said = {"format": _FORMAT, "folder": self.folder, "identity": self.identity, "version": self.version}
         open_storage(self.own_folder).put_if_absent(name + _SUFFIX, json.dumps(said).encode())
 
 
@@ -82,11 +83,18 @@ def read_record(lake: str, preparation: str, names: Iterable[str]) -> MergeRecor
     for name in names:
         if (document := store.read(name + _SUFFIX)) is not None:
             try:
-                said = json.loads(document)
-                return MergeRecord(lake, preparation, str(said["folder"]), str(said["identity"]), int(said["version"]))
+                return _record(lake, preparation, document)
             except (ValueError, KeyError, TypeError) as broken:
                 raise OSError(EBADMSG, f"{preparation}/{name}{_SUFFIX} is no record of a merge") from broken
     return None
+
+
+def _record(lake: str, preparation: str, document: bytes) -> MergeRecord:
+    """Raises ValueError, KeyError, TypeError."""
+    said = json.loads(document)
+    if said["format"] != _FORMAT:
+        raise ValueError(said["format"])
+    return MergeRecord(lake, preparation, str(said["folder"]), str(said["identity"]), int(said["version"]))
 
 
 def settle(record: MergeRecord, names: Collection[str]) -> frozenset[str]:

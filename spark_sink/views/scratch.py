@@ -14,10 +14,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOLCK
 from functools import lru_cache
 from pathlib import Path
 
 _PREFIX = "menura-view-scratch-"
+#: in vain, before the file system is known to have no locks
+_MOST_MADE = 10
 
 logger = logging.getLogger("menura.sink")
 
@@ -38,10 +41,13 @@ def scratch_folder() -> Iterator[tuple[str, int]]:
 
 
 def _made() -> tuple[str, int]:
-    while True:
+    """Another one where a process that removes folders was there before the lock was. Raises OSError."""
+    for _ in range(_MOST_MADE):
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         if (lock := _locked(folder)) is not None:
             return folder, lock
+        shutil.rmtree(folder, ignore_errors=True)
+    raise OSError(ENOLCK, "folders of TMPDIR can't be locked", tempfile.gettempdir())
 
 
 def _locked(folder: str) -> int | None:

@@ -227,6 +227,25 @@ def test_parts_when_they_make_no_message_then_their_stream_ends(tmp_path: Path, 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_part_when_its_message_has_another_payload_too_then_its_stream_ends(tmp_path: Path, *, is_first: bool) -> None:
+    """Whoever parses it sees the last one."""
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+    part = StreamResponse(part=MessagePart(whole_bytes=1 << 20, data=b"x")).SerializeToString()
+    error = StreamResponse(error=Error(code="X")).SerializeToString()
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.call.write(part + error if is_first else error + part)
+            assert (await stream.expect_error()).code == ("PAYLOAD_INVALID" if is_first else "HEADER_INVALID")
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, [1])
+
+    asyncio.run(scenario())
+
+
 def test_parts_when_they_stall_then_their_stream_ends_and_others_do_not_wait_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

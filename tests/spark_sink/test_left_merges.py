@@ -21,6 +21,8 @@ from spark_sink.work import CutSeen, Outcome, Result
 from tests.spark_sink.landing import Table, Writer, table_id
 from tests.spark_sink.test_file_merge import begun, commit, folder, merged, prepared, read
 
+LATER = '{"format": 2, "folder": "acme", "identity": "x", "version": 1}'
+
 
 def files(lake: Path) -> set[str]:
     return {path.name for path in folder(lake).glob("merged-*")}
@@ -224,7 +226,7 @@ def test_merge_when_a_checkpoint_is_made_of_it_before_its_commit_has_ended_then_
 
 
 @pytest.mark.usefixtures("nobody_lives_on")
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', LATER])
 def test_merge_when_its_record_is_broken_then_it_is_left_alone_with_its_files_and_others_go(
     writer: Writer, lake: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:

@@ -81,13 +81,16 @@ def expected(world: World, name: str) -> list[tuple[object, ...]]:
     return of_world.expected()[name]
 
 
-def bounded(world: World, bounds: Bounds) -> None:
-    """Give the world a sink whose queries have these bounds."""
+def bounded(world: World, bounds: Bounds, *names: str) -> None:
+    """Give the world a sink whose queries have these bounds: all of them, or those of these views."""
     settings = ViewSettings(str(world.lake), AT_ONCE, KEEP_HOURS, bounds=bounds)
 
     def run(works: list[ViewWork]) -> list[ViewOutcome]:
         with told_folders(settings.lake, {}):
-            return run_views(settings, one_by_one, works)
+            return [each for work in works for each in run_views(settings_of(work), one_by_one, [work])]
+
+    def settings_of(work: ViewWork) -> ViewSettings:
+        return settings if not names or work.definition.name in names else replace(settings, bounds=Bounds())
 
     world.sink = Views(str(world.lake), Records(str(world.lake)), run, threading.Lock())  # type: ignore[arg-type]
     world.sink.want([ViewDefinition("acme", name, text(in_lake)) for name, text in world.views.items()])
@@ -257,7 +260,7 @@ def test_a_query_when_it_takes_too_long_then_its_view_alone_stops_and_says_so(wo
     world.land(400, empties=False)
     world.apply()
     world.views = {"slow": text_of(SLOW), "quick": QUICK}
-    bounded(world, Bounds(seconds=2))
+    bounded(world, Bounds(seconds=2), "slow")
     assert turned(world) == {"slow": ("stopped", "VIEW_NOT_COMPUTED"), "quick": ("following", "")}
     assert "it takes longer than 2 s" in {state.name: state.message for state in world.sink.states()}["slow"]
 

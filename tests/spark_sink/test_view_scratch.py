@@ -1,5 +1,6 @@
 """Folders of views' turns: gone with their process, and after SIGKILL with the next one; nobody else's ever goes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -141,6 +142,18 @@ def test_a_folder_when_it_is_taken_for_a_left_one_before_it_is_locked_then_anoth
     with scratch_folder() as (folder, _):
         assert len(made) == 2
         assert [str(each) for each in temporary.iterdir()] == [folder] == made[1:]
+
+
+def test_folders_when_their_file_system_has_no_locks_then_that_is_said_and_none_is_left(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no locks here")
+
+    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="can't be locked"), scratch_folder():
+        pass
+    assert list(temporary.iterdir()) == []
 
 
 def test_an_engine_when_its_turn_fails_then_its_folder_goes(temporary: Path) -> None:

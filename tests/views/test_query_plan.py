@@ -129,6 +129,12 @@ def test_queries_when_they_are_planned_then_their_texts_have_words_of_a_list_alo
         ("SELECT o.id FROM shop.app.orders o, crm.app.people p FULL JOIN crm.app.people c ON c.id = p.id", "CROSS"),
         ("SELECT o.id FROM shop.app.orders o ORDER BY o.id", "ORDER BY stands with LIMIT"),
         ("SELECT o.id FROM shop.app.orders o LIMIT 3", "LIMIT needs ORDER BY"),
+        (f"SELECT o.id FROM shop.app.orders o ORDER BY o.id LIMIT {'9' * 5_000}", "LIMIT is at most"),
+        (
+            "SELECT o.id, sum(o.qty) OVER (ORDER BY o.id ROWS BETWEEN "
+            f"{'9' * 5_000} PRECEDING AND CURRENT ROW) AS s FROM shop.app.orders o",
+            "a window reaches at most",
+        ),
         ("SELECT o.id FROM shop.app.orders o ORDER BY 1 LIMIT 3", "names columns"),
         ("SELECT o.id, 1 AS one FROM shop.app.orders o ORDER BY 1 DESC LIMIT 2", "not their places"),
         ("SELECT o.id, 1 AS one FROM shop.app.orders o ORDER BY ((1)) LIMIT 2", "not their places"),

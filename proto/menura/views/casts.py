@@ -10,8 +10,8 @@ from datetime import date
 
 from sqlglot import exp
 
-from menura.types import decimal_digits
-from menura.views.parsing import refuse
+from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
+from menura.views.parsing import refuse, whole_number
 from menura.views.terms import (
     BOOLEAN,
     DATE,
@@ -57,10 +57,10 @@ def _decimal(found: Term, wanted: exp.DataType) -> str:
     """The type, where it is a decimal that has all values of the former one."""
     if wanted.this != exp.DataType.Type.DECIMAL:
         return ""
-    if not all(each.name.isdecimal() for each in wanted.expressions):
-        refuse("the digits of a DECIMAL are whole numbers", wanted)
-    sizes = [int(each.name) for each in wanted.expressions]
+    sizes = [whole_number(each.name, MAX_DECIMAL128_PRECISION) for each in wanted.expressions]
     precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
+    if precision is None or scale is None:
+        refuse(f"the digits of a DECIMAL are whole numbers up to {MAX_DECIMAL128_PRECISION}", wanted)
     type_, held = f"d:{precision},{scale}", found.operand
     is_known = decimal_digits(type_) is not None
     fits = held is not None and held[1] <= scale and held[0] - held[1] <= precision - scale

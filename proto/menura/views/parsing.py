@@ -84,6 +84,17 @@ def read_tree(sql: str) -> exp.Expression:
     return tree
 
 
+def whole_number(text: str, most: int) -> int | None:
+    """A number in digits alone, and no more than `most`: Python itself refuses to read very many digits.
+
+    >>> whole_number("007", 7), whole_number("8", 7), whole_number("9" * 5_000, 7), whole_number("7L", 7)
+    (7, None, None, None)
+    """
+    digits = text.lstrip("0") or text[-1:]
+    is_short = text.isascii() and text.isdecimal() and len(digits) <= len(str(most))
+    return int(digits) if is_short and int(digits) <= most else None
+
+
 def _deepest(sql: str) -> int:
     depth = deepest = 0
     for sign in sql:

@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import MOST_CHARS
-from menura.views.parsing import MOST_COLUMNS, input_name, is_place, refuse, table_of
+from menura.views.parsing import MOST_COLUMNS, input_name, is_place, refuse, table_of, whole_number
 from menura.views.parts import check_parts
 from menura.views.plan import alias_of, named
 from menura.views.query_scope import MOST_TABLES, OWN, QueryScope, Reader, Relation, bare
@@ -345,7 +345,8 @@ def _limited(node: exp.Expression, found: Relation, outputs: Mapping[str, str], 
     number = limit.expression
     if not isinstance(number, exp.Literal) or number.is_string or not number.name.isdecimal():
         refuse("LIMIT is a number", limit)
-    if int(number.name) > MOST_LIMIT:
+    count = whole_number(number.name, MOST_LIMIT)
+    if count is None:
         refuse(f"LIMIT is at most {MOST_LIMIT}", limit)
     by_name = {column.name.lower(): column.name for column in found.columns}
     names = {text: name for name, text in outputs.items()}
@@ -363,7 +364,7 @@ def _limited(node: exp.Expression, found: Relation, outputs: Mapping[str, str], 
         ordered.setdefault(name, f"{quoted(name)} {QueryScope.direction(each)}")
     ties = [f"{quoted(column.name)} ASC NULLS FIRST" for column in found.columns if column.name not in ordered]
     by = ", ".join([*ordered.values(), *ties])
-    return replace(found, sql=f"SELECT * FROM ({found.sql}) AS {OWN} ORDER BY {by} LIMIT {int(number.name)}")  # noqa: S608
+    return replace(found, sql=f"SELECT * FROM ({found.sql}) AS {OWN} ORDER BY {by} LIMIT {count}")  # noqa: S608
 
 
 def _check_meant(value: exp.Expression, outputs: Mapping[str, str], scope: QueryScope) -> None:

@@ -17,7 +17,7 @@ from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
 from menura.views.averages import average
 from menura.views.definition import Column, InputName, Shape
 from menura.views.expressions import Scope
-from menura.views.parsing import refuse
+from menura.views.parsing import refuse, whole_number
 from menura.views.plan import AGGREGATES, Aggregate, summed_type
 from menura.views.terms import (
     BOOLEAN,
@@ -390,9 +390,10 @@ def _no_float(term: Term, node: exp.Expression) -> Term:
 def _rows(node: exp.Expression) -> int:
     if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdecimal():
         refuse("a number of rows is a whole number", node)
-    if int(node.name) > MOST_FRAME_ROWS:
+    count = whole_number(node.name, MOST_FRAME_ROWS)
+    if count is None:
         refuse(f"a window reaches at most {MOST_FRAME_ROWS} rows", node)
-    return int(node.name)
+    return count
 
 
 def _frame(spec: exp.Expression) -> str:
