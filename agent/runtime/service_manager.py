@@ -101,7 +101,8 @@ class ServiceManager:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.settimeout(SEND_SECONDS)
-                sender.sendto("\n".join(states).encode(), address)
+                sender.connect(address)  # else it is writable, by its own buffer, while the manager's is full
+                sender.send("\n".join(states).encode())
         except OSError as refused:
             self._is_deaf = True
             if not was_deaf:

@@ -59,7 +59,7 @@ def give_code_back() -> None:
 def _code(areas: str) -> list[tuple[int, int]]:
     r"""Where it begins and ends, of smaps in proc(5).
 
-    >>> clean, written = "\nPrivate_Dirty:         0 kB\n", "\nPrivate_Dirty:         4 kB\n"
+    >>> clean, written = "\nPrivate_Dirty:         8 kB\nAnonymous:      0 kB\n", "\nSwap:         4 kB\n"
     >>> found = "00400000-00800000 r-xp 0000 fe:01 7 /bin/python3" + clean
     >>> found += "00800000-00c00000 rw-p 0000 fe:01 7 /bin/python3" + clean
     >>> found += "00c00000-01000000 r-xp 0000 fe:01 9 /lib/relocated.so" + written
@@ -78,4 +78,8 @@ def _code(areas: str) -> list[tuple[int, int]]:
 
 
 def _is_written(lines: Sequence[str]) -> bool:
-    return any(line.startswith("Private_Dirty:") and line.split()[1] != "0" for line in lines)
+    """Whether the process has pages of its own there, in memory or swapped out.
+
+    Private_Dirty would count those too that the file has, and the kernel has yet to write to the disk.
+    """
+    return any(line.startswith(("Anonymous:", "Swap:")) and line.split()[1] != "0" for line in lines)

@@ -201,6 +201,21 @@ def test_agent_when_nobody_reads_the_socket_then_works_and_tells_later(
             assert listener.next()[0] == "READY=1"
 
 
+def test_agent_when_the_manager_is_slow_to_read_then_waits_without_using_the_cpu(
+    tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
+    address = str(tmp_path / "notify")
+    with listening(address) as listener:
+        manager, used = ServiceManager(address), 0.0
+        while not said():
+            began = time.thread_time()
+            manager.tell("WATCHDOG=1")
+            used = time.thread_time() - began
+        assert used < service_manager.SEND_SECONDS / 10
+        assert listener.next() == ["WATCHDOG=1"]
+        assert manager.tell("STATUS=at work")
+
+
 def test_watchdog_when_another_process_is_meant_then_is_none() -> None:
     environment = {"NOTIFY_SOCKET": "/run/s", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}
     assert ServiceManager.of(environment, 8) == ServiceManager("/run/s", 0.0)

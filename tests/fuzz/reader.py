@@ -5,7 +5,7 @@ that can't be read on is read again as the agent does it, up to where it stops. 
 may come out, each batch must arrive as it was decoded, and reading again must come to an end.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -36,6 +36,7 @@ from agent.sources.mysql.schema.versions import Unknown
 from agent.sources.mysql.server.connection import Facts, Flavor
 from agent.sources.mysql.server.replication import identity_of
 from agent.sources.mysql.server.server_log import ServerProcess
+from agent.sources.mysql.server.transaction_precise import PreciseTable
 from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
 from agent.sources.mysql.stream.context import StreamContext, Undone
 from agent.sources.mysql.stream.prepared import Group, PreparedFile
@@ -96,6 +97,9 @@ class _NoServer:
         self._fail()
 
     def databases(self) -> Mapping[str, str]:
+        self._fail()
+
+    def precise_tables(self, names: Collection[str]) -> Sequence[PreciseTable]:
         self._fail()
 
     def statements(self, start: BinlogPosition, until: BinlogPosition) -> Iterable[Logged]:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,12 +130,18 @@ def wait_told(words: str, service: tuple[subprocess.Popen[bytes], socket.socket]
 
     def look() -> bool:
         assert process.poll() is None, log.read_text()[-4000:]
-        try:
-            return words in listener.recv(4096).decode()
-        except BlockingIOError:
-            return False
+        return any(words in each for each in told(listener))
 
     wait_for(f"the service to tell {words!r}", look, END_SECONDS)
+
+
+def told(listener: socket.socket) -> list[str]:
+    """All that a service has told its manager since."""
+    read = []
+    with suppress(BlockingIOError):
+        while True:
+            read.append(listener.recv(4096).decode())
+    return read
 
 
 def listening_ports(process: int) -> set[int]:

@@ -17,7 +17,7 @@ from deployment.agent_package.archives import write_package
 from tests.e2e.test_identity import identified
 from tests.e2e.test_tls import landed_rows
 from tests.install.building import Packages, build_packages, documented, run
-from tests.install.secured_host import Host, listening_ports, resident_bytes, secured_host, wait_told
+from tests.install.secured_host import Host, listening_ports, resident_bytes, secured_host, told, wait_told
 from tests.servers import ROOT, Flavor, server
 from tests.stack import wait_for
 
@@ -153,9 +153,14 @@ def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_
             _check_as_the_service(host)
             log = tmp_path / "agent.log"
             with host.service(log) as service:
-                process = service[0]
+                process, listener = service
                 wait_told("gateway connected; 1 sources", service, log)
-                wait_for("the agent to rest", lambda: resident_bytes(process.pid) <= MAX_IDLE_BYTES)
+
+                def rests() -> bool:
+                    told(listener)
+                    return resident_bytes(process.pid) <= MAX_IDLE_BYTES
+
+                wait_for("the agent to rest", rests)
                 stack.start_sync("shop", "shop", "t", "oldest")
                 wait_for("the row to land", lambda: landed_rows(stack.landing) == 1)
                 assert listening_ports(process.pid) == set(doors)
