@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-#: a table of fewer rows has no store: a scan of it is as cheap
-LEAST_ROWS = 3_000_000
+#: a table of fewer rows has no store: a scan of it costs less than the rest of a turn
+LEAST_ROWS = 500_000
 #: of all stores of a machine; and the part of what is free on its disk that a new one may take
 MOST_BYTES, PART_OF_FREE = 64 << 30, 1 / 2
 #: stores that nothing has used for so long are removed
