@@ -15,13 +15,12 @@ from menura.stores.store import StoreFailed
 from menura.views.terms import quoted
 
 from spark_sink.errors import ViewNotComputed
+from spark_sink.views.query_main import BATCH_BYTES, BATCH_ROWS, parts_of
 from spark_sink.views.scratch import scratch_folder
 
 MEMORY_BYTES = 1 << 30
 #: of what is written to the scratch folder
 SCRATCH_BYTES = 64 << 30
-#: of what `Engine.reader` gives at once
-BATCH_ROWS, BATCH_BYTES = 65_536, 16 << 20
 #: that the engine itself has at once: it gives no fewer without having them all
 _VECTOR_ROWS = 2048
 _SETTINGS = {
@@ -151,7 +150,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
     """Batches that are to be one."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
-    for part in (part for batch in batches for part in _parts(batch)):
+    for part in (part for batch in batches for part in parts_of(batch, BATCH_BYTES)):
         if held and (rows + part.num_rows > BATCH_ROWS or size_bytes + part.nbytes > BATCH_BYTES):
             yield held
             held, rows, size_bytes = [], 0, 0
@@ -159,16 +158,6 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
         rows, size_bytes = rows + part.num_rows, size_bytes + part.nbytes
     if held:
         yield held
-
-
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Each of a row, or not larger than a batch may be."""
-    if batch.num_rows <= 1 or batch.nbytes <= BATCH_BYTES:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _parts(batch.slice(0, half))
-    yield from _parts(batch.slice(half))
 
 
 def put_all(sql: Engine, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:

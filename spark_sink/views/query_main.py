@@ -3,8 +3,8 @@
 Comes in, on standard input: a line of JSON with the query and bounds, then each table as an Arrow IPC stream. Goes out,
 on standard output: a line of JSON, {"rows": n} or {"error": CLASS}, and after rows these as an Arrow IPC stream, in
 messages of a bounded size. It is run from its source (`query_process`), without an environment, in a folder of its own
-for what memory does not hold, and imports nothing of this package. It ends when its input does: whoever started it has
-gone then.
+for what memory does not hold, and imports nothing of this package, which may import of it. It ends when its input
+does: whoever started it has gone then.
 
 The query is text that `menura.views.query_plan` has written. Should it ever be more, the engine has no way to a file,
 an extension or a setting, and the process has neither credentials nor more memory, time or disk than its bounds.
@@ -28,8 +28,8 @@ OTHER_MEMORY_BYTES = 3 << 30
 _NICENESS = 10
 #: behind its bound of a core's time: there the kernel kills without saying why
 _MORE_SECONDS = 5
-#: of a reader's batch; and of a message that has more rows than one
-_BATCH_ROWS, _MESSAGE_BYTES = 65_536, 16 << 20
+#: of a batch that has more rows than one
+BATCH_ROWS, BATCH_BYTES = 65_536, 16 << 20
 #: functions that give the bytes of values which have no fixed size
 _SIZES = {"VARCHAR": "strlen", "BLOB": "octet_length"}
 
@@ -58,13 +58,23 @@ def main(scratch: Path) -> None:
         _say(gives, {"error": wrong})
         return
     _say(gives, {"rows": rows})
-    of_batch = min(_BATCH_ROWS, max(1, _MESSAGE_BYTES * rows // max(1, size)))
+    of_batch = min(BATCH_ROWS, max(1, BATCH_BYTES * rows // max(1, size)))
     found = connection.sql("SELECT * FROM found").to_arrow_reader(of_batch)
     with pa.ipc.new_stream(gives, found.schema) as writer:
         for batch in found:
-            for part in _parts(batch):
+            for part in parts_of(batch, BATCH_BYTES):
                 writer.write_batch(part)
     gives.flush()
+
+
+def parts_of(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Its rows in their order, in batches of a row, or of no more bytes."""
+    if batch.num_rows <= 1 or batch.nbytes <= most_bytes:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from parts_of(batch.slice(0, half), most_bytes)
+    yield from parts_of(batch.slice(half), most_bytes)
 
 
 def _measured(connection: duckdb.DuckDBPyConnection, task: dict[str, Any]) -> tuple[int, int, str]:
@@ -81,16 +91,6 @@ def _measured(connection: duckdb.DuckDBPyConnection, task: dict[str, Any]) -> tu
     if largest > task["row_bytes"]:
         return rows, size, "RowTooLarge"
     return rows, size, "TooManyBytes" if size > task["result_bytes"] else ""
-
-
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Each of a row, or of a message that is not large."""
-    if batch.num_rows <= 1 or batch.nbytes <= _MESSAGE_BYTES:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _parts(batch.slice(0, half))
-    yield from _parts(batch.slice(half))
 
 
 def _engine(task: dict[str, Any], scratch: Path) -> duckdb.DuckDBPyConnection:

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_sink.views import view_table
-from spark_sink.views.engine import BATCH_BYTES, BATCH_ROWS, engine
+from spark_sink.views.engine import engine
+from spark_sink.views.query_main import BATCH_BYTES, BATCH_ROWS, parts_of
 from tests.spark_sink.view_model import World
 
 WIDE = "SELECT i, repeat('x', {}) AS t FROM range({}) r(i)"
@@ -29,6 +30,15 @@ def test_rows_when_one_has_more_bytes_than_a_batch_then_it_is_a_batch_of_its_own
     batches = given(sizes)
     assert [batch.num_rows for batch in batches if batch.nbytes > BATCH_BYTES] == [1, 1, 1]
     assert sorted(key for batch in batches for key in batch["i"].to_pylist()) == list(range(9))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 1 << 20])
+def test_a_batch_when_it_is_cut_then_parts_are_bounded_and_its_rows_are_in_order(most_bytes: int) -> None:
+    (batch,) = pa.table({"t": [str(number) * (1 + number % 7 * 9) for number in range(50)]}).to_batches()
+    parts = list(parts_of(batch, most_bytes))
+    assert all(part.num_rows == 1 or part.nbytes <= most_bytes for part in parts)
+    assert [text for part in parts for text in part["t"].to_pylist()] == batch["t"].to_pylist()
+    assert len(parts) == 1 or most_bytes < batch.nbytes
 
 
 @pytest.mark.parametrize("rows", [0, 1, 200_000])
