@@ -25,6 +25,7 @@ def words_of(reason: TableReason, source: str, database: str, table: str, dump: 
 
 _START = "Start it: menura sync start {source} {table}"
 _RETRY = "Do what the problem's message says, then: menura sync retry {source} {table}"
+_ANEW = "Do what the problem's message says, then bring its rows as they are: menura sync resync {source} {table}"
 _WHO = (
     "To see who did it: menura ledger {source} {table}. To go on where it stopped: menura sync start {source} {table}"
 )
@@ -57,7 +58,8 @@ WORDS: Mapping[TableReason, Words] = MappingProxyType({
         "To go on where it stopped: menura sync start {source} {table}. To leave it: menura sync stop {source} {table}",
     ),
     TableReason.STOPPED_BY_AGENT: Words(
-        "The agent has stopped it at an error. The lake has the table up to there.", _RETRY
+        "The agent has stopped it at an error of which its message alone tells. The lake has the table up to there.",
+        _RETRY,
     ),
     TableReason.STOPPED_BY_POLICY: Words(
         "It was read again as often as the policy of its host allows in an hour, and needs it once more.",
@@ -68,6 +70,40 @@ WORDS: Mapping[TableReason, Words] = MappingProxyType({
         "The server changed its rows without logging them, and the policy of its host is unlogged_changes: stop.",
         "Bring its rows again: menura sync resync {source} {table}; to have that done by itself, set unlogged_changes"
         " to reread on the agent's host.",
+    ),
+    TableReason.STOPPED_AT_GAP: Words(
+        "The source's log is gone from the table's place on, and it does not go on behind that gap by itself.",
+        "Bring its rows as they are: menura sync resync {source} {table}. To have that done by itself, set"
+        " unlogged_changes to reread on the agent's host.",
+    ),
+    TableReason.STOPPED_AT_OTHER_SERVER: Words(
+        "The source's log is another one than the table's place is in.",
+        "Look at the problem's message, then bring its rows as they are: menura sync resync {source} {table}",
+    ),
+    TableReason.STOPPED_AT_POSITION: Words(
+        "The place where it was to begin or to go on is none of the source's log.",
+        "Give the command again with another place, or bring its rows as they are: menura sync resync {source} {table}",
+    ),
+    TableReason.STOPPED_BY_FILTER: Words(
+        "The filter or the policy of its host keeps back the table, or columns in a way in which it can't be read on.",
+        "Change filter, filter_policy or the policy's file on the agent's host as the problem's message says, then"
+        " bring its rows as they are: menura sync resync {source} {table}",
+    ),
+    TableReason.STOPPED_AT_DEFINITION: Words(
+        "The source's log has changes of the table by a definition of it that is not known.", _ANEW
+    ),
+    TableReason.STOPPED_AT_COLUMN_TYPE: Words(
+        "A column of the table has a type that this version of the agent does not read.", _ANEW
+    ),
+    TableReason.STOPPED_AT_ROW: Words("A row in the source's log can't be read.", _ANEW),
+    TableReason.STOPPED_AT_STATEMENT: Words(
+        "The source's log has a statement in place of the rows that it changed, or may have changed.", _ANEW
+    ),
+    TableReason.STOPPED_AT_UNCERTAIN_ROWS: Words(
+        "The source's log does not say for certain how the table's rows were changed.", _ANEW
+    ),
+    TableReason.STOPPED_NOT_LOGGED: Words(
+        "The server does not log the table's changes, or logs them without what tells whose they are.", _RETRY
     ),
     TableReason.STOPPED_BY_GATEWAY: Words(
         "The gateway holds back what the source has sent, since the control plane can't apply it.",

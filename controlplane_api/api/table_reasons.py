@@ -29,6 +29,16 @@ class TableReason(StrEnum):
     STOPPED_BY_AGENT = "STOPPED_BY_AGENT"
     STOPPED_BY_POLICY = "STOPPED_BY_POLICY"
     STOPPED_BY_UNLOGGED_POLICY = "STOPPED_BY_UNLOGGED_POLICY"
+    STOPPED_AT_GAP = "STOPPED_AT_GAP"
+    STOPPED_AT_OTHER_SERVER = "STOPPED_AT_OTHER_SERVER"
+    STOPPED_AT_POSITION = "STOPPED_AT_POSITION"
+    STOPPED_BY_FILTER = "STOPPED_BY_FILTER"
+    STOPPED_AT_DEFINITION = "STOPPED_AT_DEFINITION"
+    STOPPED_AT_COLUMN_TYPE = "STOPPED_AT_COLUMN_TYPE"
+    STOPPED_AT_ROW = "STOPPED_AT_ROW"
+    STOPPED_AT_STATEMENT = "STOPPED_AT_STATEMENT"
+    STOPPED_AT_UNCERTAIN_ROWS = "STOPPED_AT_UNCERTAIN_ROWS"
+    STOPPED_NOT_LOGGED = "STOPPED_NOT_LOGGED"
     STOPPED_BY_GATEWAY = "STOPPED_BY_GATEWAY"
     STOPPED_BY_SINK = "STOPPED_BY_SINK"
     SINK_STOPPED = "SINK_STOPPED"
@@ -152,16 +162,38 @@ def _stopped(table: TableFacts) -> TableReason:
     return _STOPPED.get(table.stopped_by, TableReason.UNKNOWN)
 
 
-#: agents give it only where their host's policy is `unlogged_changes: stop`
-_ROWS_UNLOGGED = "TABLE_ROWS_UNLOGGED"
+#: by the code of the error that stopped the table; of a code that is not here the problem's message alone says why
+_STOPPED_AT: Mapping[str, TableReason] = {
+    "TABLE_ROWS_UNLOGGED": TableReason.STOPPED_BY_UNLOGGED_POLICY,  # given only by `unlogged_changes: stop`
+    "POSITION_PURGED": TableReason.STOPPED_AT_GAP,
+    "LOG_RESET": TableReason.STOPPED_AT_GAP,
+    "SLOT_MISSING": TableReason.STOPPED_AT_GAP,
+    "SLOT_INVALIDATED": TableReason.STOPPED_AT_GAP,
+    "PUBLICATION_GONE": TableReason.STOPPED_AT_GAP,
+    "SOURCE_REBUILT": TableReason.STOPPED_AT_OTHER_SERVER,
+    "SOURCE_DIVERGED": TableReason.STOPPED_AT_OTHER_SERVER,
+    "POSITION_INVALID": TableReason.STOPPED_AT_POSITION,
+    "TABLE_DENIED": TableReason.STOPPED_BY_FILTER,
+    "POLICY_DENIED": TableReason.STOPPED_BY_FILTER,
+    "FILTER_COLUMN_UNKNOWN": TableReason.STOPPED_BY_FILTER,
+    "FILTER_COLUMN_IS_KEY": TableReason.STOPPED_BY_FILTER,
+    "TABLE_IGNORED_RENAMED": TableReason.STOPPED_BY_FILTER,
+    "TABLE_SCHEMA_UNKNOWN": TableReason.STOPPED_AT_DEFINITION,
+    "TABLE_SCHEMA_MISMATCH": TableReason.STOPPED_AT_DEFINITION,
+    "TABLE_COLUMN_UNSUPPORTED": TableReason.STOPPED_AT_COLUMN_TYPE,
+    "TABLE_ROW_UNREADABLE": TableReason.STOPPED_AT_ROW,
+    "TABLE_STATEMENT_LOGGED": TableReason.STOPPED_AT_STATEMENT,
+    "TABLE_ROWS_UNCERTAIN": TableReason.STOPPED_AT_UNCERTAIN_ROWS,
+    "TABLE_UNPUBLISHED": TableReason.STOPPED_NOT_LOGGED,
+    "TABLE_IDENTITY_MISSING": TableReason.STOPPED_NOT_LOGGED,
+}
 
 
 def _failed(table: TableFacts, source: SourceFacts) -> TableReason:
     if table.failed and table.code == REREAD_LIMIT:
         return TableReason.STOPPED_BY_POLICY
     if table.failed or table.own is State.FAILED:
-        is_by_policy = table.code == _ROWS_UNLOGGED
-        return TableReason.STOPPED_BY_UNLOGGED_POLICY if is_by_policy else TableReason.STOPPED_BY_AGENT
+        return _STOPPED_AT.get(table.code, TableReason.STOPPED_BY_AGENT)
     if source.state is not State.FAILED:
         return TableReason.STOPPED_BY_SINK
     return TableReason.STOPPED_BY_GATEWAY if source.stage is Stage.GATEWAY else TableReason.SINK_STOPPED

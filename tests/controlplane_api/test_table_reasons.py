@@ -1,11 +1,30 @@
 """Each state of a table has a reason of a closed set, with words and commands; none is invented."""
 
+import importlib
+import pkgutil
 from itertools import product
 
 import pytest
 from menura import cli
+from menura.errors import MenuraError
 
-from agent.errors import TableRowsUnlogged
+from agent import sources
+from agent.errors import (
+    DumpError,
+    PositionInvalid,
+    PositionPurged,
+    SourceDiverged,
+    SourceRebuilt,
+    TableColumnUnsupported,
+    TableDenied,
+    TableError,
+    TableRowsUncertain,
+    TableRowsUnlogged,
+    TableRowUnreadable,
+    TableSchemaMismatch,
+    TableStatementLogged,
+)
+from agent.sources.postgresql.errors import SlotInvalidated, TableUnpublished
 from controlplane_api.api.table_reason_words import WORDS, words_of
 from controlplane_api.api.table_reasons import SourceFacts, TableFacts, TableReason, reason_of
 from controlplane_api.states import DumpHeld, DumpState, Stage, StartKind, State, StoppedBy
@@ -40,6 +59,17 @@ def of(state: State, source: SourceFacts = TOLD, own: State | None = None, **fac
         (of(State.FAILED, code="EVENT_UNKNOWN"), R.STOPPED_BY_AGENT),
         (of(State.FAILED, failed=True, code=TableRowsUnlogged.code), R.STOPPED_BY_UNLOGGED_POLICY),
         (of(State.FAILED, code=TableRowsUnlogged.code), R.STOPPED_BY_UNLOGGED_POLICY),
+        (of(State.FAILED, failed=True, code=PositionPurged.code), R.STOPPED_AT_GAP),
+        (of(State.FAILED, failed=True, code=SlotInvalidated.code), R.STOPPED_AT_GAP),
+        (of(State.FAILED, failed=True, code=SourceDiverged.code), R.STOPPED_AT_OTHER_SERVER),
+        (of(State.FAILED, failed=True, code=PositionInvalid.code), R.STOPPED_AT_POSITION),
+        (of(State.FAILED, failed=True, code=TableDenied.code), R.STOPPED_BY_FILTER),
+        (of(State.FAILED, failed=True, code=TableSchemaMismatch.code), R.STOPPED_AT_DEFINITION),
+        (of(State.FAILED, failed=True, code=TableColumnUnsupported.code), R.STOPPED_AT_COLUMN_TYPE),
+        (of(State.FAILED, failed=True, code=TableRowUnreadable.code), R.STOPPED_AT_ROW),
+        (of(State.FAILED, failed=True, code=TableStatementLogged.code), R.STOPPED_AT_STATEMENT),
+        (of(State.FAILED, failed=True, code=TableRowsUncertain.code), R.STOPPED_AT_UNCERTAIN_ROWS),
+        (of(State.FAILED, failed=True, code=TableUnpublished.code), R.STOPPED_NOT_LOGGED),
         (of(State.FAILED, SourceFacts(State.FAILED, Stage.GATEWAY), State.STREAMING), R.STOPPED_BY_GATEWAY),
         (of(State.FAILED, SourceFacts(State.FAILED, Stage.LAKE), State.STREAMING), R.SINK_STOPPED),
         (of(State.FAILED, own=State.STREAMING), R.STOPPED_BY_SINK),
@@ -93,6 +123,20 @@ def of(state: State, source: SourceFacts = TOLD, own: State | None = None, **fac
 )
 def test_reason_when_the_database_knows_why_then_has_its_code(found: TableReason, reason: TableReason) -> None:
     assert found is reason
+
+
+def _below(kind: type[MenuraError]) -> set[type[MenuraError]]:
+    return {kind}.union(*(_below(each) for each in kind.__subclasses__()))
+
+
+def test_reason_when_an_agent_stops_a_table_by_any_error_that_it_has_then_is_one_of_that_error() -> None:
+    for kind in pkgutil.iter_modules(sources.__path__):
+        importlib.import_module(f"agent.sources.{kind.name}.errors")
+    stops = _below(PositionPurged) | _below(SourceRebuilt) | _below(PositionInvalid)
+    stops |= _below(TableError) - {TableError} - _below(DumpError)  # a dump that fails stops no table
+    ours = {each for each in stops if each.__module__.startswith("agent.")}
+    unnamed = [each.code for each in ours if of(State.FAILED, failed=True, code=each.code) is R.STOPPED_BY_AGENT]
+    assert len(ours) > 20 and unnamed == []
 
 
 @pytest.mark.parametrize(

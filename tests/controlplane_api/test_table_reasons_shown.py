@@ -1,6 +1,7 @@
 """The reason of a table's state, as REST and the commands tell it on real databases."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -70,6 +71,33 @@ def test_reason_when_a_table_is_started_and_stopped_then_follows_what_is_known(
     post(client, path_of("shop", "orders", "/start"))
     registry.apply_entry(LANDING, entry(2, cut(2, stop=[stopped("orders", 2)], generation=3)))
     assert reason(client) == ("failed", "STOPPED_BY_AGENT")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("POSITION_PURGED", "STOPPED_AT_GAP"),
+        ("SLOT_MISSING", "STOPPED_AT_GAP"),
+        ("TABLE_DENIED", "STOPPED_BY_FILTER"),
+        ("TABLE_COLUMN_UNSUPPORTED", "STOPPED_AT_COLUMN_TYPE"),
+    ],
+)
+def test_reason_when_the_agent_stops_a_table_then_is_why_and_its_remedy_brings_it_on(
+    client: httpx.Client, registry: SqlRegistry, here: str, code: str, told: str
+) -> None:
+    effective(registry, "STREAMING", None, "none of them")
+    post(client, path_of("shop", "orders", "/start"))
+    registry.apply_entry(LANDING, entry(1, cut(1, start=[started("orders", 0)], generation=9)))
+    stop_there = replace(stopped("orders", 2), code=code, message="The log begins later.")
+    registry.apply_entry(LANDING, entry(2, cut(2, stop=[stop_there], generation=9)))
+    assert reason(client) == ("failed", told)
+    ways = {"MENURA_API": here, "MENURA_TENANT": "acme", "COLUMNS": "240"}
+    shown = menura("table", "show", "shop", "shop.orders", **ways)
+    assert told in shown.stdout and "menura sync resync shop shop.orders" in " ".join(shown.stdout.split())
+    remedy = client.get(path_of("shop", "orders")).json()["remedy"]
+    done = menura(*commands(remedy)[-1], **ways)
+    assert done.returncode == 0, done.stderr
+    assert reason(client) == ("pending", "AGENT_HAS_NOT_ANSWERED")
 
 
 def test_reason_when_a_database_of_before_is_upgraded_then_is_unknown(
