@@ -50,14 +50,22 @@ class LeftMerges:
         return {each: left[each] for each in sorted(left.keys() - set(in_progress))}
 
     def settle(self, left: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-        """Which of their files stay; the caller keeps batches away, and is the lake's sink."""
+        """Which of their files stay; the caller keeps batches away, and is the lake's sink.
+
+        One that is not among them keeps all its files for now, and the log says why.
+        """
         found = {}
         for preparation, names in left.items():
             try:
                 record = read_record(self._lake, preparation, names)
                 found[preparation] = settle(record, names) if record is not None else frozenset[str]()
-            except Unsettled:
-                continue
+            except Unsettled as unsettled:
+                logger.warning(
+                    "files of a merge stay, since nobody knows yet whether a commit names them; their table is whole"
+                    " and goes on, and the next merge asks again preparation=%s %s",
+                    preparation,
+                    unsettled,
+                )
             except (OSError, DeltaError) as failed:
                 _warn(failed, preparation)
         return found

@@ -31,7 +31,7 @@ _FORMAT = 1
 
 
 class Unsettled(Exception):
-    """Nobody knows yet whether a commit names files."""
+    """Nobody knows yet whether a commit names files: what was found, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def settle(record: MergeRecord, names: Collection[str]) -> frozenset[str]:
     if current.version() == record.version - 1:
         _commit_nothing(record)
     elif current.version() < record.version:
-        raise Unsettled  # an older copy of the table, in which the number is not the next one
+        raise Unsettled(_older(record, current.version()))
     named = _named(record)
     if named is None:
         if current.version() < record.version:
-            raise Unsettled
+            raise Unsettled(_gone(record))
         return frozenset(names)  # the log has forgotten that version: the table's cleaning knows what is left
     return named & frozenset(names)
 
@@ -121,7 +121,26 @@ def _commit_nothing(record: MergeRecord) -> None:
         open_storage(record.table_folder).put_if_absent(entry_path(record.version), entry([action]))
     except OutcomeUnknown as unknown:
         if _named(record) is None:
-            raise Unsettled from unknown
+            raise Unsettled(
+                f"table={record.folder} found=the store does not say whether version {record.version} is taken;"
+                " check that it can be reached"
+            ) from unknown
+
+
+def _older(record: MergeRecord, version: int) -> str:
+    """An older copy, in which the number is not the next one."""
+    return (
+        f"table={record.folder} found=its log ends at version {version}, and the files are for version"
+        f" {record.version}: it may be an older copy. If it was put back on purpose, wait: they go once it has passed"
+        " that version"
+    )
+
+
+def _gone(record: MergeRecord) -> str:
+    return (
+        f"table={record.folder} found=version {record.version} was taken, and its entry is not there any more:"
+        " see who else removes files from the table's _delta_log"
+    )
 
 
 def _named(record: MergeRecord) -> frozenset[str] | None:

@@ -114,7 +114,7 @@ def test_merge_when_its_store_owes_the_answer_to_its_commit_then_its_files_stay_
 
 @pytest.mark.usefixtures("nobody_lives_on")
 def test_merge_when_no_answer_says_whether_its_number_is_taken_then_its_files_stay_until_one_does(
-    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(writer, lake)
     before, at = read(lake), prepared(lake)
@@ -126,8 +126,28 @@ def test_merge_when_no_answer_says_whether_its_number_is_taken_then_its_files_st
         patched.setattr(LocalStore, "put_if_absent", lost)
         remove_left(lake)
     assert files(lake) == names(at)
+    (line,) = [record.getMessage() for record in caplog.records if preparation(at) in record.getMessage()]
+    assert f"does not say whether version {at.plan.record.version} is taken" in line
+    assert at.plan.record.folder in line and "check that it can be reached" in line
+    caplog.clear()
     remove_left(lake)
     assert files(lake) == set() and read(lake) == before
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("nobody_lives_on")
+def test_merge_when_its_table_is_an_older_copy_then_its_files_stay_and_the_log_says_why(
+    writer: Writer, lake: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(writer, lake)
+    at = prepared(lake)
+    version = at.plan.record.version
+    (folder(lake) / merge_record.entry_path(version - 1)).unlink()
+    remove_left(lake)
+    assert files(lake) == names(at) and not is_empty(lake)
+    (line,) = [record.getMessage() for record in caplog.records if preparation(at) in record.getMessage()]
+    assert f"its log ends at version {version - 2}, and the files are for version {version}" in line
+    assert "their table is whole and goes on, and the next merge asks again" in line
 
 
 @pytest.mark.usefixtures("nobody_lives_on")
