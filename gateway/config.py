@@ -59,7 +59,7 @@ class GatewayConfig:
     open_cut_seconds: float = 300
     #: how long landed files and log entries are kept at least; 0: for ever
     keep_landing_hours: int = 24
-    #: threads that decode batches and write Parquet
+    #: threads that decode batches and write Parquet, of one tenant; half as many more are there for others
     landing_threads: int = 2
 
     def __post_init__(self) -> None:

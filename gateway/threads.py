@@ -1,6 +1,7 @@
 """The gateway's threads, a pool for each kind of waiting, so that none of them waits for another's.
 
-A tenant has less than all of a pool at a time: others' calls wait for none of its slow ones (`shares`).
+A tenant has less than all of a pool at a time: others' calls wait for none of its slow ones (`shares`). Of those that
+land, where each call may wait for a store, a tenant alone has as many as are asked for, and there are more for others.
 
 A commit asks the database some hundred things, and after each of them its thread waits for the interpreter. The event
 loop has that all the time where many streams bring something. So a thread waits for it for `SWITCH_SECONDS`; Python's
@@ -57,8 +58,9 @@ def threads(landing_threads: int) -> Iterator[Threads]:
             return pools.enter_context(ThreadPoolExecutor(count, thread_name_prefix=name))
 
         commits = pool(COMMIT_THREADS, "commit")
+        all_landing = with_spare(landing_threads)
         yield Threads(
-            landing=FairThreads(pool(landing_threads, "landing"), Turns(landing_threads)),
+            landing=_fair(pool(all_landing, "landing"), all_landing),
             commits=commits,
             runs=_fair(commits, RUN_THREADS),
             reporting=_fair(pool(REPORT_THREADS, "report"), REPORT_THREADS),
@@ -84,6 +86,11 @@ def _switching() -> Iterator[None]:
 def of_tenant(count: int) -> int:
     """So many of them one tenant may have at a time."""
     return count - max(1, count // 3)
+
+
+def with_spare(count: int) -> int:
+    """So many that one tenant may have `count` at a time: as much as before where it is alone."""
+    return count + max(1, count // 2)
 
 
 def _fair(pool: Executor, count: int) -> FairThreads:
