@@ -38,8 +38,9 @@ class Why(View):
     reason: TableReason
     meaning: str
     remedy: str
-    #: of the stages of which it is known, to the lake that is the furthest behind
-    behind_us: int
+    #: of the stages of which it is known, to the lake that is the furthest behind; null while none of these is behind
+    #: and another one is not known, or stands still
+    behind_us: int | None
     #: false: a stage is not known, or stands still; the lag is at least `behind_us`
     complete: bool
     #: now minus the commit time of the newest change in the lake; null while unknown
@@ -51,7 +52,8 @@ def why(source: SourceView, table: TableView, waiting: float | None, now: int) -
     """`waiting`: which part of the last seconds the stream has waited for the gateway; None: not known."""
     causes = _causes(source, table, waiting, now)
     worst = {stage: [cause for cause in causes if cause.stage is stage] for stage in Stage}
-    known = [max((cause.behind_us or 0 for cause in found), default=0) for found in worst.values()]
+    known = sum(max((cause.behind_us or 0 for cause in found), default=0) for found in worst.values())
+    complete = all(found and not any(map(_is_open, found)) for found in worst.values())
     return Why(
         source=source.source,
         database=table.database,
@@ -60,8 +62,8 @@ def why(source: SourceView, table: TableView, waiting: float | None, now: int) -
         reason=table.reason,
         meaning=table.meaning,
         remedy=table.remedy,
-        behind_us=sum(known),
-        complete=all(found and not any(map(_is_open, found)) for found in worst.values()),
+        behind_us=known if known or complete else None,
+        complete=complete,
         freshness_us=None if table.lake is None else table.lake.freshness_us,
         causes=sorted(causes, key=_weight),
     )

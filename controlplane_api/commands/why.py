@@ -99,10 +99,9 @@ def source_of(client: ApiClient, table: TableName) -> str:
 
 
 def _summary(found: Why) -> Text:
-    lag = duration(found.behind_us)
-    behind = lag if found.complete else f"at least {lag}" if found.behind_us else "not known"
-    if found.complete and not found.behind_us:
-        behind = "none"
+    behind = "none" if found.behind_us == 0 else "not known"
+    if found.behind_us:
+        behind = duration(found.behind_us) if found.complete else f"at least {duration(found.behind_us)}"
     name = plain(f"{found.database}.{found.table}")
     words = f" of source {found.source} is {found.state.replace('_', ' ')}. Lag: {behind}."
     fresh = f" Its newest change in the lake is {duration(found.freshness_us)} old." if found.freshness_us else ""

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from menura.instants import now_us
@@ -105,7 +106,7 @@ def test_why_when_a_stage_is_not_known_then_it_is_unknown_and_the_lag_is_open(
     source: dict[str, object], table: dict[str, object], stage: str, words: str
 ):
     found = asked(source, table)
-    assert not found.complete
+    assert (found.behind_us, found.complete) == (None, False)
     (cause,) = [each for each in found.causes if each.stage == stage]
     assert cause.behind_us is None and words in cause.why
 
@@ -192,6 +193,23 @@ def test_command_when_a_table_is_behind_then_shows_its_causes_in_80_columns_whet
     as_json = json.loads(menura("why", "shop", "shop.orders", "--for", "0", "--json", **here).stdout)
     assert [cause["behind_us"] for cause in as_json["causes"]] == [90_000_000, None, 0]
     assert as_json["complete"] is False
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_command_when_the_logs_end_is_not_known_or_the_agent_is_away_then_no_part_of_the_way_to_it_is_0(
+    here: dict[str, str], registry: SqlRegistry, *, is_away: bool
+):
+    unknown = replace(facts.health(lag_us=None), read_position="", source_position="")
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [unknown], facts.fresh_us() + 1)
+    if is_away:
+        registry.record_agent_gone("acme", "agent-1", "run-1", facts.fresh_us() + 2)
+    shown = menura("why", "shop.orders", "--for", "0", **here).stdout
+    assert "Lag: not known." in shown
+    assert ("is not connected, so how far it has read is not known" in " ".join(shown.split())) is is_away
+    as_json = json.loads(menura("why", "shop.orders", "--for", "0", "--json", **here).stdout)
+    stages = {cause["stage"]: cause["behind_us"] for cause in as_json["causes"] if not cause["stands_still"]}
+    assert stages == {"source": None, "gateway": None, "lake": 0}
+    assert (as_json["behind_us"], as_json["complete"]) == (None, False)
 
 
 def test_command_when_the_table_has_stopped_in_the_lake_then_that_comes_first_with_its_problem(here: dict[str, str]):
