@@ -66,6 +66,7 @@ from controlplane_api.api.views import (
     Tables,
     TableView,
     Tenants,
+    TenantView,
     TokenCreated,
     Tokens,
     TokenView,
@@ -81,7 +82,7 @@ PAGE_ROWS = 1_000
 #: tables by name, by globs of their names, those whose desired state is lost, or None for all
 Which = Sequence[TableName] | Mapping[str, object] | Literal["lost"] | None
 V = TypeVar("V", bound=View)
-P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps, JoinedViews, RolloutAgents)
+P = TypeVar("P", Tenants, Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps, JoinedViews, RolloutAgents)
 
 
 def _trust(api: str, ca: Path | None) -> ssl.SSLContext | bool:
@@ -130,9 +131,10 @@ class ApiClient:
     def fleet(self) -> Fleet:
         return self._ask(Fleet, "GET", "/fleet")
 
-    def tenants(self) -> Tenants:
-        """That the caller may see."""
-        return self._ask(Tenants, "GET", "/api/v1/fleet", query={"limit": PAGE_ROWS}, of_tenant=False)
+    def tenants(self) -> list[TenantView]:
+        """All that the caller may see, over as many pages as it takes."""
+        pages = self._pages(Tenants, "/api/v1/fleet", {"count_tables": True}, of_tenant=False)
+        return [tenant for page in pages for tenant in page.tenants]
 
     def source(self, source: str) -> SourceView:
         return self._ask(SourceView, "GET", f"/sources/{quote(source, safe='')}")
@@ -438,13 +440,15 @@ class ApiClient:
         """`word` is pause, resume, cancel, priority or limits."""
         return self._ask(DumpChanged, "POST", f"{_dump_path(source, dump)}/{word}", body=body)
 
-    def _pages(self, view: type[P], path: str, query: Mapping[str, object] | None = None) -> Iterator[P]:
+    def _pages(
+        self, view: type[P], path: str, query: Mapping[str, object] | None = None, *, of_tenant: bool = True
+    ) -> Iterator[P]:
         """All of a list's, each asked for when the one before is taken."""
         asked = {"limit": PAGE_ROWS, **(query or {})}
-        page = self._ask(view, "GET", path, query=asked)
+        page = self._ask(view, "GET", path, query=asked, of_tenant=of_tenant)
         yield page
         while page.next_cursor is not None:
-            page = self._ask(view, "GET", path, query={**asked, "cursor": page.next_cursor})
+            page = self._ask(view, "GET", path, query={**asked, "cursor": page.next_cursor}, of_tenant=of_tenant)
             yield page
 
     def _ask(

@@ -40,7 +40,7 @@ from controlplane_api.models import (
     TableEvent,
     Tenant,
 )
-from controlplane_api.states import Presence, State
+from controlplane_api.states import Desired, Presence, State
 
 #: how long a refusal is shown at an agent
 REFUSED_SECONDS = 120
@@ -53,19 +53,52 @@ class TablePage:
     next_cursor: str | None
 
 
-def tenants(connection: Connection, *, among: Collection[str] | None = None, cursor: str = "", limit: int) -> Tenants:
-    """`among`: those that may be seen; None: all."""
+def tenants(
+    connection: Connection,
+    *,
+    among: Collection[str] | None = None,
+    text: str = "",
+    counts_tables: bool = False,
+    cursor: str = "",
+    limit: int,
+) -> Tenants:
+    """One page of tenants in order of name. `among`: those that may be seen; None: all. `text`: part of a name."""
     agents = select(func.count()).where(Agent.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
     sources = select(func.count()).where(Source.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
-    statement = select(Tenant.name, agents.label("agents"), sources.label("sources")).order_by(Tenant.name)
+    statement = select(
+        Tenant.id, Tenant.name, Tenant.created_at_us, agents.label("agents"), sources.label("sources")
+    ).order_by(Tenant.name)
     if among is not None:
         statement = statement.where(Tenant.name.in_(among))
+    if text:
+        statement = statement.where(Tenant.name.icontains(text, autoescape=True))
     after = read_cursor(cursor, str)
     if after is not None:
         statement = statement.where(Tenant.name > after[0])
     shown, following = page_of(connection.execute(statement.limit(limit + 1)).all(), limit, lambda row: (row.name,))
-    found = [TenantView(tenant=row.name, agents=row.agents, sources=row.sources) for row in shown]
+    synced = _synced_tables(connection, [row.id for row in shown]) if counts_tables else None
+    found = [
+        TenantView(
+            tenant=row.name,
+            agents=row.agents,
+            sources=row.sources,
+            synced_tables=None if synced is None else synced.get(row.id, 0),
+            created_at_us=row.created_at_us,
+        )
+        for row in shown
+    ]
     return Tenants(tenants=found, next_cursor=following)
+
+
+def _synced_tables(connection: Connection, tenant_ids: Collection[int]) -> dict[int, int]:
+    """How many tables shall be synced, by tenant; one that has none is not there."""
+    statement = (
+        select(Source.tenant_id, func.count().label("tables"))
+        .join(Sync, Sync.source_id == Source.id)
+        .where(Source.tenant_id.in_(tenant_ids), Sync.desired == Desired.SYNCING)
+        .group_by(Source.tenant_id)
+    )
+    return {row.tenant_id: row.tables for row in connection.execute(statement)}
 
 
 def agents(

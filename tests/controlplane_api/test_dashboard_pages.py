@@ -59,7 +59,7 @@ PAGES = {
     "fleet": ("/fleet?tenant=acme", "#agents tr"),
     "upgrades": ("/upgrades?tenant=acme", "#agents tr"),
     "audit": ("/audit?tenant=acme", "#entries tr"),
-    "settings": ("/settings?tenant=acme", "#api-tokens tr"),
+    "settings": ("/settings?tenant=acme", "#tenants tr"),
 }
 
 

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
+from controlplane_api.commands.options import moment
 from controlplane_api.commands.top import RESTS, Look, Looks, compared, follow
 from controlplane_api.database import Database
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -155,8 +156,9 @@ def test_tenants_when_a_tenant_has_sources_then_counts_them_and_other_words_do_t
     shown = menura("tenants", **here).stdout
     assert shown == menura("tenant", **here).stdout
     (line,) = [line for line in shown.splitlines() if "acme" in line]
-    assert line.split() == ["acme", "1", "2"]
     as_json = json.loads(menura("tenants", "--output", "json", **here).stdout)
-    assert {"tenant": "acme", "agents": 1, "sources": 2} in as_json["tenants"]
+    (told,) = [each for each in as_json["tenants"] if each["tenant"] == "acme"]
+    assert (told["agents"], told["sources"], as_json["next_cursor"]) == (1, 2, None)
+    assert line.split() == ["acme", "1", "2", str(told["synced_tables"]), *moment(told["created_at_us"]).split()]
     sources = json.loads(menura("source", "--json", **here).stdout)["sources"]
     assert [source["source"] for source in sources] == ["crm", "shop"]

@@ -1,10 +1,15 @@
-// Who may what in a tenant: one's own roles, tokens of the API, and those that enrol agents.
+// Who may what in a tenant: one's own roles, tokens of the API, and those that enrol agents; and which tenants there are.
 
 import {
-  $, ask, button, caller, confirmed, drawRows, element, instant, numberCell, ofTenant, openPage, pill, place, tell, tenantPath,
+  $, addressOf, ask, button, caller, confirmed, count, drawRows, element, filtering, instant, numberCell, ofTenant, openPage, pager, pill,
+  place, tell, tenantPath,
 } from "./shared.js";
 
 const SHOWN = 100; // the newest of each kind
+const TENANTS_SHOWN = 50; // of a page: tables of each are counted
+const SEES_TENANTS = new Set(["viewer", "reader", "operator", "admin"]);
+
+const pages = pager();
 
 function state(token) {
   if (token.revoked_at_us !== null) return pill("gone", "revoked");
@@ -71,17 +76,56 @@ function showTokens([{ api_tokens: ofApi }, { tokens }]) {
   $("no-enrolment-token").hidden = tokens.length > 0;
 }
 
+const seesFleet = ({ grants }) => grants.some(({ role, tenant }) => tenant === null && SEES_TENANTS.has(role));
+
+function tenantsPath() {
+  const query = { limit: TENANTS_SHOWN, count_tables: true, text: $("text").value, cursor: pages.cursor() };
+  return `/api/v1/fleet?${new URLSearchParams(query)}`;
+}
+
+function tenantRow(found) {
+  return {
+    key: found.tenant,
+    seen: found,
+    cells: () => {
+      const link = element("a", "", element("b", "", found.tenant));
+      link.href = addressOf("/", { tenant: found.tenant, source: "" });
+      return [
+        element("td", "name", link),
+        numberCell("Agents", count(found.agents)),
+        numberCell("Sources", count(found.sources)),
+        numberCell("Synced tables", count(found.synced_tables)),
+        numberCell("Created", instant(found.created_at_us)),
+      ];
+    },
+  };
+}
+
+function showTenants({ tenants, next_cursor: following }) {
+  drawRows($("tenants"), tenants.map(tenantRow));
+  $("no-tenant").hidden = tenants.length > 0;
+  $("no-tenant").textContent = $("text").value ? "No tenant has this in its name." : "There is no tenant yet.";
+  pages.show(following);
+}
+
+filtering(pages);
 openPage({
   moved: () => { forget(); $("outcome").textContent = ""; },
   read: async (get) => {
     const lists = ["api-tokens", "tokens"].map((kind) => `${tenantPath()}/${kind}?limit=${SHOWN}`);
-    return [caller(), isAdmin(caller()) ? await Promise.all(lists.map(get)) : null];
+    return [
+      caller(),
+      isAdmin(caller()) ? await Promise.all(lists.map(get)) : null,
+      seesFleet(caller()) ? await get(tenantsPath()) : null,
+    ];
   },
-  show: ([session, lists]) => {
+  show: ([session, lists, tenants]) => {
     $("grants").replaceChildren(...session.grants.map(({ role, tenant }) =>
       element("li", "", `${session.actor}: ${role} ${tenant ? `of the tenant ${tenant}` : "of the whole fleet"}`)));
     $("no-admin").hidden = lists !== null;
     $("api-section").hidden = $("enrolment-section").hidden = lists === null;
     if (lists !== null) showTokens(lists);
+    $("tenants-section").hidden = tenants === null;
+    if (tenants !== null) showTenants(tenants);
   },
 });

@@ -50,10 +50,22 @@ def current_histories(request: Request) -> Histories:
 
 
 @router.get("/fleet")
-def get_tenants(database: ControlDatabase, caller: CurrentCaller, cursor: Cursor = "", limit: Limit = 100) -> Tenants:
+def get_tenants(
+    database: ControlDatabase,
+    caller: CurrentCaller,
+    text: Text = "",
+    count_tables: Annotated[
+        bool, Query(description="Whether synced tables are counted too, which takes longer.")
+    ] = False,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Tenants:
     """The tenants that the caller may see."""
+    among = caller.tenants()
     with database.read() as connection:
-        return queries.tenants(connection, among=caller.tenants(), cursor=cursor, limit=limit)
+        return queries.tenants(
+            connection, among=among, text=text, counts_tables=count_tables, cursor=cursor, limit=limit
+        )
 
 
 @router.get("/tenants/{tenant}/fleet")

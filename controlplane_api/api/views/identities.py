@@ -181,6 +181,10 @@ class TenantView(View):
     tenant: str
     agents: int
     sources: int
+    #: that somebody wants to be synced, whatever their state; null unless `count_tables` asks for it
+    synced_tables: int | None = None
+    #: null in answers of an earlier version
+    created_at_us: int | None = None
 
 
 class Tenants(View):
