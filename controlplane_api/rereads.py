@@ -92,7 +92,7 @@ def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
 class Widened:
     """Columns of a table come from now on that did not before."""
 
-    #: folded names of those that the filter left out
+    #: folded names of those that the filter left out, or the source's log lacked
     columns: Collection[str]
     #: whether others stayed on the host, whose names nobody has told
     is_freed: bool
@@ -102,7 +102,7 @@ class Widened:
     def why(self, there: Sequence[str]) -> str:
         """`there`: the table's columns; none: they are not known. '' where it has none of these."""
         names = [name for name in there if name.casefold() in self.columns] if there else sorted(self.columns)
-        left_out = [f"the filter left out {', '.join(names[:KEPT_CAUSES])}"] if names else []
+        left_out = [f"{', '.join(names[:KEPT_CAUSES])} did not come"] if names else []
         stayed = ["the policy of the database's host kept columns back"] if self.is_freed else []
         says = " and ".join([*left_out, *stayed])
         return f"{says} until here, so earlier rows have no value of it" if says else ""

@@ -316,7 +316,7 @@ def test_a_column_when_the_filter_leaves_it_out_no_more_then_the_table_is_read_a
     held = note(database)
     assert held is not None
     (cause,) = held["causes"]
-    assert (cause["gsn"], held["most_per_hour"]) == (20, 12) and "left out note until here" in cause["why"]
+    assert (cause["gsn"], held["most_per_hour"]) == (20, 12) and "note did not come until here" in cause["why"]
     (uuid,) = ordered(registry)
     dumped(log, uuid, 30)
     assert (note(database), ordered(registry)) == (None, [])
@@ -381,7 +381,7 @@ def test_a_column_when_the_filter_was_widened_while_the_table_was_stopped_then_i
     begin(database, "orders", kind=StartKind.RESUME)
     effective(registry)
     held = note(database)
-    assert held is not None and "left out note until here" in held["causes"][0]["why"]
+    assert held is not None and "note did not come until here" in held["causes"][0]["why"]
     assert ordered(registry) == [], "it has not begun"
     log.cut(
         unlogged("orders", 30, "", reread=False),
