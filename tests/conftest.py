@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and needs.can_reach_setup(item):
             item.add_marker(pytest.mark.needs_setup)
-        elif item.nodeid.partition("[")[0] in slow_tests():
+        if item.nodeid.partition("[")[0] in slow_tests():
             item.add_marker(pytest.mark.slow)
     if word := config.getoption("--in-turn"):
         others = left_out([item for item in items if {"needs_setup", "kill", "long", "slow"} & {*item.keywords}], word)
