@@ -1,4 +1,4 @@
-"""Tests that take seconds, which have their turn in CI (tests/in_turn.py): `slow_tests.txt` and `slow_server_tests.txt`.
+"""Tests that take seconds, which have their turn in CI (tests/in_turn.py): two lists, without servers and with them.
 
 Those of the first list need no server: `make check` leaves them to `make test`, so that it takes two minutes.
 `python -m tests.slow_tests REPORT.xml --seconds 1` writes it anew from a run of
