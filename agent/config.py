@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 from menura.addresses import is_loopback
+from menura.change_batch import Compression
 from menura.naming import is_identity
 from menura.windows import Window, WindowInvalid
 
@@ -34,7 +35,7 @@ _KEYS = ("tenant", "agent", "gateway", "state_folder", "sources", "remote", "pol
 _REMOTE_KEYS = ("secrets", "variables", "hosts")
 #: beside what the agent keeps in its state folder
 SECRETS_FOLDER = "secrets"
-_GATEWAY_KEYS = ("address", "tls", "identity")
+_GATEWAY_KEYS = ("address", "tls", "identity", "compression")
 _TLS_KEYS = ("ca", "certificate", "key")
 
 
@@ -198,10 +199,13 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
+    compression = Compression.LZ4
+    if "compression" in entries:
+        compression = entries["compression"].one_of(Compression, tuple(Compression))
     if "tls" in entries and not entries["tls"].is_empty():
-        return GatewayConfig(address, _gateway_tls(entries["tls"]))
+        return GatewayConfig(address, _gateway_tls(entries["tls"]), compression)
     if "identity" in entries or _is_there(enrolled.path, unseen=not is_loopback(host)):
-        return GatewayConfig(address, enrolled)
+        return GatewayConfig(address, enrolled, compression)
     if not is_loopback(host):
         raise GatewayInsecure(
             f"reading the configuration {entry.file}",
@@ -211,7 +215,7 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
             remedy=f"Run menura agent enrol --config {entry.file} --token TOKEN, with a token of menura token create."
             " For certificates of your own CA add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}",
         )
-    return GatewayConfig(address, None)
+    return GatewayConfig(address, None, compression)
 
 
 def _is_there(path: Path, *, unseen: bool) -> bool:

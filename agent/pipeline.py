@@ -4,7 +4,7 @@
 
     server ──▶ sources.KIND        the log after a position; its bytes to column buffers, which `filter` lets through
            ──▶ capture             starts: where tables begin; cuts: which cut rows belong to
-           ──▶ columnar.encode     Arrow IPC, zstd
+           ──▶ columnar.encode     Arrow IPC, LZ4
            ──▶ capture.task        under byte credit
            ──▶ runtime.session ──▶ gateway
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from menura.change_batch import Compression
 from menura.windows import Window
 
 from agent.filter import Filter
@@ -58,6 +59,8 @@ class GatewayConfig:
     address: str
     #: what the agent has enrolled with, or files of an operator's own CA; None: in the clear, on this host
     tls: IdentityFile | TlsFiles | None
+    #: of rows on their way to it
+    compression: Compression = Compression.LZ4
 
 
 @dataclass(frozen=True, slots=True)

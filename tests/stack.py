@@ -237,6 +237,7 @@ class Stack:
         *,
         tls_mode: str = "preferred",
         passwords: Mapping[str, str] | None = None,
+        compression: str = "",
         **filter_settings: object,
     ) -> Process:
         """An agent with these sources, its configuration written into the scratch folder; not started.
@@ -256,24 +257,29 @@ class Stack:
             }
             for source, server in sources.items()
         }
-        return self.agent_of(name, entries, tenant)
+        return self.agent_of(name, entries, tenant, compression)
 
-    def agent_of(self, name: str, sources: Mapping[str, object], tenant: str | None = None) -> Process:
+    def agent_of(
+        self, name: str, sources: Mapping[str, object], tenant: str | None = None, compression: str = ""
+    ) -> Process:
         """An agent with these entries of its configuration as sources, of whatever kind; not started."""
         import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
 
         tenant = tenant or self.tenant
         process = f"agent-{tenant}-{name}"
         state = self.folder / f"{process}.state"
+        gateway = {"address": f"127.0.0.1:{self.gateway_port}"}
+        if self.with_ca:
+            gateway["identity"] = str(state / "identity.pem")
+        if compression:
+            gateway["compression"] = compression
         config = {
             "tenant": tenant,
             "agent": name,
-            "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
+            "gateway": gateway,
             "state_folder": str(state),
             "sources": dict(sources),
         }
-        if self.with_ca:
-            config["gateway"] = {"address": f"127.0.0.1:{self.gateway_port}", "identity": str(state / "identity.pem")}
         path = self.folder / f"{process}.yaml"
         path.write_text(yaml.safe_dump(config))
         path.chmod(0o600)

@@ -88,7 +88,7 @@ class TaskSink:
 
     def send_batch(self, batch: TableBatch, cut: int) -> None:
         self._credit.wait(self._task.cancelled)
-        encoded = encode(batch)
+        encoded = encode(batch, self._task.writer.compression)
         response = stream_pb2.StreamResponse()
         message = response.change_batch
         message.generation = self._task.replicate.generation

@@ -2,16 +2,18 @@
 
 Comes in: a `TableBatch` of columns, or a dump's `SnapshotRows`: our own (`agent.columnar.arrow`), which are written
 once and split, or those of any library with Arrow's PyCapsule protocol. Goes out: two Arrow IPC streams, or one, each a
-zstd frame, and their sizes before compression. Nothing is durable here.
+compressed frame, and their sizes before compression. Nothing is durable here.
 """
 
 import io
 from dataclasses import dataclass
 from typing import Protocol
 
+from menura.change_batch import Compression
+
 from agent.columnar import ipc
 from agent.columnar.arrow import ArrowColumns
-from agent.columnar.compression import LEVEL, zstd
+from agent.columnar.compression import compress, compress_in_pieces
 
 #: more than most batches have: one of a large row, or of many wide ones
 LARGE_STREAM_BYTES = 8 << 20
@@ -80,12 +82,12 @@ class EncodedBatch:
     transactions_bytes: int
 
 
-def encode(batch: TableBatch) -> EncodedBatch:
+def encode(batch: TableBatch, compression: Compression) -> EncodedBatch:
     """The rows and the transactions of a batch as they travel; columns of ours are released on the way."""
-    rows, transactions = _stream_of(batch.rows), _stream_of(batch.transactions)
+    rows, transactions = _stream_of(batch.rows, compression), _stream_of(batch.transactions, compression)
     rows_bytes, transactions_bytes = len(rows), len(transactions)
-    compressed = zstd.compress(transactions, LEVEL)
-    return EncodedBatch(_compressed(rows), compressed, rows_bytes, transactions_bytes)
+    compressed = compress(transactions, compression)
+    return EncodedBatch(_compressed(rows, compression), compressed, rows_bytes, transactions_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +98,16 @@ class Encoded:
     rows_bytes: int
 
 
-def encode_snapshot(rows: SnapshotRows) -> Encoded:
+def encode_snapshot(rows: SnapshotRows, compression: Compression) -> Encoded:
     """Rows of a dump as they travel; columns of ours are released on the way."""
-    stream = _stream_of(rows.columns)
+    stream = _stream_of(rows.columns, compression)
     size = len(stream)
-    return Encoded(_compressed(stream), size)
+    return Encoded(_compressed(stream, compression), size)
 
 
-def _stream_of(columns: Columns) -> bytes:
+def _stream_of(columns: Columns, compression: Compression) -> bytes:
     if isinstance(columns, ArrowColumns):
-        stream = ipc.encode(columns)
+        stream = ipc.encode(columns, compression)
         columns.release()
         return stream
     import nanoarrow as na  # noqa: PLC0415  (columns of other libraries alone need it)
@@ -117,13 +119,7 @@ def _stream_of(columns: Columns) -> bytes:
     return written.getvalue()
 
 
-def _compressed(stream: bytes) -> list[bytes]:
-    """One frame: of much at once the result would be there twice for a moment."""
+def _compressed(stream: bytes, compression: Compression) -> list[bytes]:
     if len(stream) <= LARGE_STREAM_BYTES:
-        return [zstd.compress(stream, LEVEL)]
-    compressor = zstd.ZstdCompressor(LEVEL)
-    compressor.set_pledged_input_size(len(stream))
-    whole = memoryview(stream)
-    pieces = [compressor.compress(whole[at : at + PIECE_BYTES]) for at in range(0, len(stream), PIECE_BYTES)]
-    pieces.append(compressor.flush())
-    return pieces
+        return [compress(stream, compression)]
+    return compress_in_pieces(stream, compression, PIECE_BYTES)

@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 
 from agent.columnar.arrow cimport ArrowColumns
 from agent.columnar.column cimport BITS, Column, values_bytes
-from agent.columnar.compression import LEVEL, zstd
+from agent.columnar.compression import compress
 
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_SPLIT_TEXTS
 
@@ -60,8 +60,8 @@ cdef inline int64_t padded(int64_t size) noexcept nogil:
     return (size + 7) & ~7
 
 
-def encode(ArrowColumns columns not None):
-    """The stream's bytes."""
+def encode(ArrowColumns columns not None, compression):
+    """The stream's bytes, laid out for a `Compression`."""
     cdef list nodes = [], buffers = []
     cdef int64_t sizes[3]
     cdef int64_t body = 0
@@ -72,7 +72,7 @@ def encode(ArrowColumns columns not None):
     cdef bytearray widths = bytearray(count)
     cdef uint8_t* width = widths
     for i in range(count):
-        width[i] = split_width(columns.columns + i, rows)
+        width[i] = split_width(columns.columns + i, rows, compression)
         buffer_sizes(columns.columns + i, rows, sizes)
         nodes.append(NODE.pack(rows, columns.columns[i].nulls))
         for part in range(2 if columns.columns[i].width else 3):
@@ -130,7 +130,7 @@ cdef void buffer_sizes(const Column* column, int64_t rows, int64_t* sizes) noexc
     sizes[2] = column.text.size
 
 
-cdef uint8_t split_width(const Column* column, int64_t rows) except? 255:
+cdef uint8_t split_width(const Column* column, int64_t rows, compression) except? 255:
     """The length of a column's texts, if they are to be split; else 0."""
     cdef const int32_t* offsets = <const int32_t*> column.values.data
     cdef int64_t i, sampled, width
@@ -146,7 +146,7 @@ cdef uint8_t split_width(const Column* column, int64_t rows) except? 255:
     plain = PyBytes_FromStringAndSize(<char*> column.text.data + (rows - sampled) // 2 * width, sampled * width)
     split = PyBytes_FromStringAndSize(NULL, sampled * width)
     menura_split_texts(<uint8_t*> PyBytes_AS_STRING(plain), <uint8_t*> PyBytes_AS_STRING(split), sampled, width)
-    if 4 * len(zstd.compress(split, LEVEL)) <= 3 * len(zstd.compress(plain, LEVEL)):
+    if 4 * len(compress(split, compression)) <= 3 * len(compress(plain, compression)):
         return <uint8_t> width
     return 0
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 import grpc
 from menura import allocator
 from menura.bounds import MAX_NAME_CHARS
+from menura.change_batch import Compression
 from menura.message_parts import in_parts
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
@@ -119,9 +120,13 @@ class StreamWriter:
     """The agent's side of one open stream; safe to use from several threads."""
 
     def __init__(
-        self, header: stream_pb2.Header, look: Callable[[str, stream_pb2.StreamResponse], None] | None = None
+        self,
+        header: stream_pb2.Header,
+        look: Callable[[str, stream_pb2.StreamResponse], None] | None = None,
+        compression: Compression = Compression.LZ4,
     ) -> None:
         """`look`: at each message before it is queued; raises `Withheld`."""
+        self.compression = compression
         self._header = header
         self._look = look
         self._queue: deque[tuple[stream_pb2.StreamResponse, list[bytes] | None]] = deque()
@@ -217,6 +222,11 @@ class GatewayChannel:
     @property
     def address(self) -> str:
         return self._config.gateway.address
+
+    @property
+    def compression(self) -> Compression:
+        """Of rows on their way to the gateway."""
+        return self._config.gateway.compression
 
     def header(self, source: str, request_type: stream_pb2.RequestType) -> stream_pb2.Header:
         return stream_pb2.Header(
@@ -353,7 +363,8 @@ class Stream:
 
     def _one_session(self) -> None:
         header = self._channel.header(self._plugin.source, self._plugin.request_type)
-        writer = StreamWriter(stream_pb2.Header.FromString(header.SerializeToString()), self._channel.look)
+        own_header = stream_pb2.Header.FromString(header.SerializeToString())
+        writer = StreamWriter(own_header, self._channel.look, self._channel.compression)
         self._writer = writer
         if self._stopping.is_set():
             return

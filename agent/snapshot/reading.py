@@ -351,7 +351,7 @@ class SnapshotReading:
         return count
 
     def _send_batch(self, task: SnapshotTask, rows: SnapshotRows) -> None:
-        encoded = encode_snapshot(rows)
+        encoded = encode_snapshot(rows, task.writer.compression)
         batch = snapshot_pb2.SnapshotBatch(
             dump=task.progress.dump,
             chunk=task.number,

@@ -1,7 +1,8 @@
 """An Arrow IPC stream as it travels, to a record batch; every byte is taken for hostile until it is checked.
 
-Comes in: a zstd frame, the size that it is to have before compression, and a check of its schema. Goes out: one record
-batch, valid in full, with the values of a split stream (`menura.change_batch`) joined. Knows no column's meaning.
+Comes in: a compressed frame, the size that it is to have before compression, and a check of its schema. Goes out: one
+record batch, valid in full, with the values of a split stream (`menura.change_batch`) joined. Knows no column's
+meaning.
 
 The order of the checks matters: sizes before anything is allocated, columns before any row is read, and
 `validate(full=True)` before any other kernel touches the rows, since Arrow's kernels trust their buffers.
@@ -16,6 +17,7 @@ from menura.byte_stream_split import WIDTHS, join, join_texts
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_SPLIT_TEXTS
 
 from gateway.errors import BatchInvalid
+from gateway.wire.compressed_frame import decompressed
 from gateway.wire.message import Frame
 
 _LAYOUT = METADATA_LAYOUT.encode()
@@ -30,7 +32,7 @@ def read_stream(frame: Frame, size_bytes: int, check_columns: Callable[[pa.Schem
     Raises BatchInvalid, what `check_columns` raises, and what Arrow raises for bytes that it can't read:
     ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError, struct.error.
     """
-    data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
+    data = decompressed(frame, size_bytes)
     del frame  # of many MiB: nobody else has it, where the caller has taken it out of its `Frames`
     # A list, since a StopIteration must not leave a worker thread: its future would never be done.
     messages = list(islice(pa.ipc.MessageReader.open_stream(data), 3))

@@ -1,6 +1,6 @@
 """From a ChangeBatch's bytes to landed rows; every byte is taken for hostile until it is checked.
 
-Comes in: the two zstd frames of a ChangeBatch. Goes out: one Arrow record batch with the landed columns of
+Comes in: the two compressed frames of a ChangeBatch. Goes out: one Arrow record batch with the landed columns of
 `menura.change_batch`. Work is per batch and in Arrow, never per row. Knows neither sessions nor files.
 """
 

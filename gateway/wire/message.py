@@ -47,7 +47,7 @@ _HEADER = StreamResponse.HEADER_FIELD_NUMBER
 
 @dataclass(slots=True)
 class Frames:
-    """A batch's zstd frames. Whoever decompresses one takes it, and it is gone from here."""
+    """A batch's compressed frames. Whoever decompresses one takes it, and it is gone from here."""
 
     rows: Frame
     transactions: Frame

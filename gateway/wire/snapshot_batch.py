@@ -1,6 +1,6 @@
 """From a SnapshotBatch's bytes to a dump's rows; every byte is taken for hostile until it is checked.
 
-Comes in: the zstd frame of a SnapshotBatch. Goes out: one Arrow record batch as it lands, the table's columns and
+Comes in: the compressed frame of a SnapshotBatch. Goes out: one Arrow record batch as it lands, the table's columns and
 `_unrepresentable`. Work is per batch and in Arrow, never per row. The order of the checks is that of
 `change_batch`, and what a schema_id stands for is checked against the columns that came.
 """

@@ -1,7 +1,7 @@
 """Change-batch columns: what stands before and after a table's own columns.
 
-On the wire (agent to gateway) a batch is two Arrow IPC streams, so that what is equal for all rows
-of a transaction travels once:
+On the wire (agent to gateway) a batch is two Arrow IPC streams, each a frame of a `Compression`, so that what is equal
+for all rows of a transaction travels once:
 
 ``rows``          _change_type int8 (a `ChangeType`), _gsn int64, _transaction int32, the table's
                   columns, _unrepresentable utf8; then _absent binary, only where some row is partial
@@ -33,7 +33,7 @@ keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE`, in a primary 
 system versioning `METADATA_ROW_END`, and `METADATA_DEFAULT` where the agent knows it.
 """
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 CHANGE_TYPE = "_change_type"
 GSN = "_gsn"
@@ -56,6 +56,14 @@ RESERVED_NAMES = frozenset(
 )
 
 RESERVED_PREFIX = "_menura_"
+
+
+class Compression(StrEnum):
+    """Of rows on the wire; a frame's first bytes tell which it is."""
+
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
 
 #: Arrow field metadata of a table's column: `str(ColumnType)` of its source type
 METADATA_SOURCE_TYPE = "menura.source_type"

@@ -8,7 +8,7 @@ from typing import Final
 #: differences, the control plane configures sources; 7: chunks may be digests; 8: digests of
 #: buckets, and of rows that differed; 9: a dump with a focus reads ranges of a key alone;
 #: 10: texts of one length may travel split; 11: ranges of keys have kinds;
-#: 12: an agent says its version, and is given another one
-PROTOCOL_VERSION: Final = 12
+#: 12: an agent says its version, and is given another one; 13: frames of rows may be LZ4
+PROTOCOL_VERSION: Final = 13
 #: the oldest that a gateway takes, so that gateways are upgraded before their agents and both versions stream meanwhile
 LEAST_PROTOCOL_VERSION: Final = 11

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from menura.change_batch import Compression
 
 from agent.config import load
 from agent.errors import AgentError, ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
@@ -38,8 +39,14 @@ def test_load_when_file_is_good_then_holds_all_of_it(tmp_path: Path) -> None:
     assert (config.tenant, config.agent, config.gateway.address) == ("acme", "shop-db-1", "127.0.0.1:7070")
     assert (source.name, source.server_id, source.binlog) == ("shop", 77, source.client)
     assert (source.client.address, source.client.tls.mode) == ("db:3306", TlsMode.REQUIRED)
+    assert config.gateway.compression is Compression.LZ4
     assert source.filter.policy is Policy.DROP
     assert source.filter.rules == {"orders": None, "customers": ("email",), "otherdb.t": None}
+
+
+def test_load_when_a_compression_is_named_then_rows_have_it(tmp_path: Path) -> None:
+    named = GOOD.replace('address: "127.0.0.1:7070"', 'address: "127.0.0.1:7070", compression: zstd')
+    assert load(write(tmp_path, named)).gateway.compression is Compression.ZSTD
 
 
 def test_load_when_tables_of_harmless_statements_are_named_then_they_are_read_without_their_case(
@@ -147,6 +154,12 @@ def test_load_when_password_is_elsewhere_then_reads_it(tmp_path: Path, monkeypat
         ("  shop:", "  'Shop!':", ConfigError, "is not a plain name"),
         ("agent: shop-db-1", "agent: [", ConfigMalformed, "this is not YAML"),
         ("agent: shop-db-1", "agent: a: b", ConfigMalformed, "line 2, column 9: this is not YAML"),
+        (
+            'address: "127.0.0.1:7070"',
+            'address: "127.0.0.1:7070", compression: snappy',
+            ConfigError,
+            "line 3: gateway.compression is not one of lz4, zstd",
+        ),
         (GOOD, "", ConfigMalformed, "the file is empty"),
         (GOOD, "just text", ConfigError, "line 1: the file is not a mapping"),
         (GOOD, "\x00", ConfigMalformed, "a forbidden character"),

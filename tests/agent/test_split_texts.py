@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from menura.change_batch import METADATA_SPLIT_TEXTS
+from menura.change_batch import METADATA_SPLIT_TEXTS, Compression
 
 from agent.columnar.encode import SnapshotRows, encode_snapshot
 from agent.sources.postgresql.native.results import RowsDecoder, RowsPlan
@@ -15,15 +15,15 @@ from tests.agent.postgresql.native.test_results import COLUMNS, DESCRIPTION, END
 LEAST_ROWS = 4096
 
 
-def sent(texts: list[str | None]) -> tuple[pa.RecordBatch, bool]:
+def sent(texts: list[str | None], compression: Compression = Compression.LZ4) -> tuple[pa.RecordBatch, bool]:
     """What arrives of rows with these texts, and whether the texts travelled split."""
     decoder = RowsDecoder(RowsPlan(COLUMNS), batch_rows=len(texts) + 1)
     rows = (row(str(i).encode(), None if text is None else text.encode()) for i, text in enumerate(texts))
     for _ in read(decoder, DESCRIPTION + b"".join(rows) + END):
         pass
     count, columns = decoder.take_rows()
-    encoded = encode_snapshot(SnapshotRows(count, "", columns))
-    data = pa.decompress(b"".join(encoded.rows), decompressed_size=encoded.rows_bytes, codec="zstd")
+    encoded = encode_snapshot(SnapshotRows(count, "", columns), compression)
+    data = pa.decompress(b"".join(encoded.rows), decompressed_size=encoded.rows_bytes, codec=str(compression))
     names = pa.ipc.open_stream(data).schema.metadata.get(METADATA_SPLIT_TEXTS.encode())
     assert names in (None, b"1")
     return read_stream(b"".join(encoded.rows), encoded.rows_bytes, lambda schema: None), names is not None
@@ -31,10 +31,11 @@ def sent(texts: list[str | None]) -> tuple[pa.RecordBatch, bool]:
 
 @pytest.mark.parametrize("rows", [LEAST_ROWS, LEAST_ROWS + 13])
 @pytest.mark.parametrize("width", [7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64])
-def test_numbered_texts_travel_split_and_come_back(width: int, rows: int) -> None:
+@pytest.mark.parametrize("compression", Compression)
+def test_numbered_texts_travel_split_and_come_back(width: int, rows: int, compression: Compression) -> None:
     texts: list[str | None] = [f"{i:0{width}d}" for i in range(rows)]
 
-    arrived, is_split = sent(texts)
+    arrived, is_split = sent(texts, compression)
 
     assert is_split
     assert arrived.column("t").to_pylist() == texts

@@ -6,6 +6,8 @@ either 'menura-select')
 
 import sys
 
+from menura.change_batch import Compression
+
 from agent.columnar.encode import encode_snapshot
 from agent.config_entries import Secret
 from agent.filter import Filter
@@ -38,7 +40,7 @@ def main() -> None:
     for batch in reading:
         seen += batch.row_count
         if option == ["--encode"]:
-            encode_snapshot(batch)
+            encode_snapshot(batch, Compression.LZ4)
         elif digest is not None:
             digest.add(batch)
     if seen != int(rows) or reading.result.rows != seen:

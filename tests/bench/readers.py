@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -182,10 +182,19 @@ def _cpu_seconds(usage: resource.struct_rusage) -> float:
 
 def menura(server: Server, case: Case) -> Measure:
     """The whole agent: read the log, or dump the table; a real gateway beside it lands and commits."""
+    return _menura(server, case, "")
+
+
+def menura_zstd(server: Server, case: Case) -> Measure:
+    """The same with less on the wire."""
+    return replace(_menura(server, case, "zstd"), reader="menura-zstd")
+
+
+def _menura(server: Server, case: Case, compression: str) -> Measure:
     start = "dump" if case.name == "dump" else {"position": case.gtid_set}
     with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
         # without TLS, as python-mysql-replication reads
-        agent = running.agent("bench-agent", {"bench": server}, tls_mode="disabled")
+        agent = running.agent("bench-agent", {"bench": server}, tls_mode="disabled", compression=compression)
         return whole_agent(running, agent, case, "bench", case.table, start)
 
 
@@ -230,6 +239,7 @@ def peak_resident_bytes(pid: int) -> int:
 
 READERS: dict[str, Reader] = {
     "menura": menura,
+    "menura-zstd": menura_zstd,
     "menura-decode": menura_decode,
     "mysqlbinlog": mysqlbinlog,
     "mysql-replication": mysql_replication,
@@ -239,6 +249,7 @@ if shutil.which("go"):
 #: of the case `dump`
 TABLE_READERS: dict[str, Reader] = {
     "menura": menura,
+    "menura-zstd": menura_zstd,
     "menura-select": menura_select,
     "menura-dump": menura_dump,
     "connectorx": connectorx,

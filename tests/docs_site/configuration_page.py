@@ -24,6 +24,7 @@ AGENT = {
     "state_folder": "Where it keeps table definitions, pending XA transactions and its identity. Made again when lost.",
     "gateway.address": "HOST:PORT of the gateway, or of the balancer before several.",
     "gateway.identity": "File of the key and certificate of its enrolment. Default: identity.pem in the state folder.",
+    "gateway.compression": "lz4 (default), or zstd: fewer bytes for more of this host's CPU.",
     "gateway.tls.ca": "With certificates of your own PKI: whom it trusts as a gateway.",
     "gateway.tls.certificate": "The agent's own certificate, with its key below.",
     "gateway.tls.key": "The key of that certificate.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pyarrow as pa
+from menura.change_batch import Compression
 from menura.errors import MenuraError
 from menura.v1 import changes_pb2
 
@@ -74,7 +75,7 @@ class _Sink:
     """Reads each batch back."""
 
     def send_batch(self, batch: TableBatch, cut: int) -> None:
-        encoded = encode(batch)
+        encoded = encode(batch, Compression.LZ4)
         sent = read_table(encoded.rows, encoded.rows_bytes)
         assert sent.schema.equals(pa.schema(batch.rows), check_metadata=True)
         assert sent.num_rows == batch.row_count

@@ -99,6 +99,14 @@ def garbage(run: Replicate) -> ChangeBatch:
     return batch
 
 
+def lz4_frame(run: Replicate, announced: int = 0, behind: bytes = b"") -> ChangeBatch:
+    """An honest batch in a frame of LZ4, but for so many bytes announced, and what stands behind it."""
+    batch = honest(run)
+    raw = pa.decompress(batch.rows, decompressed_size=batch.rows_bytes, codec="zstd", asbytes=True)
+    batch.rows, batch.rows_bytes = pa.compress(raw, codec="lz4", asbytes=True) + behind, announced or len(raw)
+    return batch
+
+
 def nothing(run: Replicate) -> ChangeBatch:
     batch = honest(run)
     batch.rows, batch.rows_bytes = pa.compress(b"", codec="zstd", asbytes=True), 0
@@ -142,6 +150,10 @@ LIES: dict[str, tuple[str, Make]] = {
     "garbage": ("BATCH_INVALID", garbage),
     "bit flips": ("BATCH_INVALID", bit_flips),
     "no bytes": ("BATCH_INVALID", nothing),
+    "a smaller size of LZ4 announced": ("BATCH_INVALID", partial(lz4_frame, announced=10)),
+    "a larger size of LZ4 announced": ("BATCH_INVALID", partial(lz4_frame, announced=MAX_BATCH_BYTES // 2)),
+    "bytes behind a frame of LZ4": ("BATCH_INVALID", partial(lz4_frame, behind=b"x")),
+    "two frames of LZ4": ("BATCH_INVALID", partial(lz4_frame, behind=pa.compress(b"more", codec="lz4", asbytes=True))),
     "more rows announced": ("BATCH_INVALID", lambda run: honest(run, row_count=11)),
     "smaller size announced": ("BATCH_INVALID", lambda run: honest(run, rows_bytes=10)),
     "larger size announced": ("BATCH_INVALID", lambda run: honest(run, rows_bytes=MAX_BATCH_BYTES // 2)),

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
+from menura.change_batch import Compression
 from pymysql.constants import CLIENT
 
 from agent.columnar.encode import encode_snapshot
@@ -323,7 +324,7 @@ def test_rows_of_a_dump_are_encoded_as_the_columns_they_are(source: Server) -> N
     with closing(session(source)) as connection:
         (rows,) = read_rows(connection, unchunked_statement(plan.table, plan.expressions), plan)
         columns = pa.table(rows.columns)  # which keeps them
-        encoded = encode_snapshot(rows)
+        encoded = encode_snapshot(rows, Compression.LZ4)
 
     sent = read_table(b"".join(encoded.rows), encoded.rows_bytes)
     assert sent.equals(columns, check_metadata=True)

@@ -5,6 +5,8 @@
 
 import sys
 
+from menura.change_batch import Compression
+
 from agent.columnar.encode import encode_snapshot
 from agent.config_entries import Secret
 from agent.sources.postgresql.columns import Column
@@ -29,7 +31,7 @@ def main() -> None:
         for batch in RowsReading(session, statement, TablePlan("bench", table, columns, 0), lambda size: None):
             seen += batch.row_count
             if encode:
-                encode_snapshot(batch)
+                encode_snapshot(batch, Compression.LZ4)
     session.close()
     if seen != int(rows):
         raise SystemExit(f"{seen} rows read, {rows} expected")

@@ -5,6 +5,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from menura.change_batch import Compression
 
 from agent.columnar.encode import encode
 from agent.sources.postgresql.columns import Column
@@ -179,7 +180,7 @@ def test_booleans_travel_as_bits() -> None:
         [batch] = decoder.take_batches()
         assert pa.record_batch(batch.rows).to_pydict()["c0"] == wanted
 
-        encoded = encode(batch)
+        encoded = encode(batch, Compression.LZ4)
 
         read = read_stream(b"".join(encoded.rows), encoded.rows_bytes, lambda schema: None)
         assert read.to_pydict()["c0"] == wanted
