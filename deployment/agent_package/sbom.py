@@ -41,6 +41,8 @@ def _component(each: Distribution, hashes: list[str]) -> dict[str, object]:
         component["licenses"] = [{"expression": each.metadata["License-Expression"]}]
     elif "License" in each.metadata:
         component["licenses"] = [{"license": {"name": each.metadata["License"].splitlines()[0]}}]
+    elif named := [line for line in each.metadata.get_all("Classifier", []) if line.startswith("License ::")]:
+        component["licenses"] = [{"license": {"name": line.rpartition(" :: ")[2]}} for line in named]
     return component
 
 
