@@ -122,10 +122,11 @@ class StreamWriter:
     def __init__(
         self,
         header: stream_pb2.Header,
+        compression: Compression,
         look: Callable[[str, stream_pb2.StreamResponse], None] | None = None,
-        compression: Compression = Compression.LZ4,
     ) -> None:
         """`look`: at each message before it is queued; raises `Withheld`."""
+        #: of the rows that it sends
         self.compression = compression
         self._header = header
         self._look = look
@@ -364,7 +365,7 @@ class Stream:
     def _one_session(self) -> None:
         header = self._channel.header(self._plugin.source, self._plugin.request_type)
         own_header = stream_pb2.Header.FromString(header.SerializeToString())
-        writer = StreamWriter(own_header, self._channel.look, self._channel.compression)
+        writer = StreamWriter(own_header, self._channel.compression, self._channel.look)
         self._writer = writer
         if self._stopping.is_set():
             return

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from menura.bounds import MAX_SYNCED_TABLES
+from menura.change_batch import Compression
 from menura.v1 import config_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
@@ -179,7 +180,7 @@ def test_replicates_when_they_come_without_end_then_few_restart_reading_and_the_
     monkeypatch.setattr("agent.capture.plugin.Bucket", lambda *_: bucket)
     state, changes = SourceState(SourceConfig(name="shop", kind="mysql", filter=Filter())), Restarts()
     plugin = ChangesPlugin(stream_pb2.MySQLBinlog, state, SnapshotCoordinator(), Credit(), changes)
-    plugin.opened(StreamWriter(Header()), config_pb2.HelloAck())
+    plugin.opened(StreamWriter(Header(), Compression.LZ4), config_pb2.HelloAck())
     with caplog.at_level("INFO", "menura.replicator"):
         for generation in range(1, 1_001):
             plugin.received(Request(replicate={"generation": generation}))

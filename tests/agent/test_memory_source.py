@@ -4,7 +4,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+import yaml
 from menura.change_batch import ChangeType
 from menura.roles import Role
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2
@@ -27,6 +29,7 @@ from tests.agent.memory import (
     selected,
 )
 from tests.agent.test_replication import last_state
+from tests.agent.wire import read_table
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 
 __all__ = ["database", "gateway"]
@@ -62,6 +65,35 @@ def test_changes_when_a_sync_begins_at_the_oldest_then_every_row_comes_in_order(
     assert record.hello is not None and (record.hello.flavor, record.hello.address) == ("memory", "memory:shop")
     assert {card.table.table for part in record.cartography for card in part.tables} >= {"orders"}
     assert record.committed[-1].position.kind == "memory"
+
+
+@pytest.mark.parametrize(("compression", "begins"), [("lz4", b"\x04\x22\x4d\x18"), ("zstd", b"\x28\xb5\x2f\xfd")])
+def test_rows_when_a_compression_is_configured_then_changes_and_dumps_come_in_its_frames(
+    database: MemoryDatabase,
+    gateway: GatewayDouble,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compression: str,
+    begins: bytes,
+) -> None:
+    received: dict[str, set[bytes]] = {}
+    for module in ("gateway_double", "dump_ledger"):
+
+        def read(frame: bytes, size_bytes: int, module: str = module) -> pa.Table:
+            received.setdefault(module, set()).add(frame[:4])
+            return read_table(frame, size_bytes)
+
+        monkeypatch.setattr(f"tests.agent.{module}.read_table", read)
+    create(database, rows=3)
+    gateway.sync("shop", ORDERS, oldest=True)
+    path = config(tmp_path, gateway.address)
+    written = yaml.safe_load(path.read_text())
+    written["gateway"]["compression"] = compression
+    path.write_text(yaml.safe_dump(written))
+    with agent_inside(path):
+        wait_dumped(gateway, gateway.dump("shop", "whole", ORDERS))
+        gateway.wait(lambda: len(gateway.rows("shop", ORDERS)) == 3)
+    assert received == {"gateway_double": {begins}, "dump_ledger": {begins}}
 
 
 def test_changes_when_streams_break_and_tables_join_then_nothing_is_lost_or_twice(

@@ -6,6 +6,7 @@ from concurrent import futures
 
 import grpc
 import pytest
+from menura.change_batch import Compression
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 
@@ -216,7 +217,7 @@ def test_stream_when_stopped_before_its_first_word_then_ends_without_an_error(
 
 
 def test_writer_when_nobody_takes_messages_then_send_waits_and_a_close_ends_the_wait() -> None:
-    writer = StreamWriter(stream_pb2.Header())
+    writer = StreamWriter(stream_pb2.Header(), Compression.LZ4)
     sent: list[int] = []
 
     def send() -> None:
