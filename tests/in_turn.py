@@ -1,7 +1,7 @@
 """`--in-turn WORD`: what a run without time for all tests leaves out, so that runs with other words have it.
 
 Of the servers that a test has as parameters one, which the word and the test's file say: so the tests of a file share
-it. Of the tests marked `long` or `kill` an eighth, of those marked `slow` a third. All other tests run, with each of
+it. Of the tests marked `long` or `kill` an eighth, of those marked `slow` a quarter. All other tests run, with each of
 their other parameters. CI gives the commit, so everything has its turn within a few commits; `make test` runs all.
 """
 
@@ -16,7 +16,7 @@ _SERVER = re.compile(r"(mysql|mariadb)([- ]?[0-9.]+)?")
 #: parameters that are a release of a server, or an instance of one
 _RELEASES = ("server", "release", "version")
 #: of the tests with such a marker one in so many runs with a word
-_TURNS = {"long": 8, "kill": 8, "slow": 3}
+_TURNS = {"long": 8, "kill": 8, "slow": 4}
 
 
 def left_out(items: Iterable[pytest.Item], word: str) -> set[pytest.Item]:

@@ -9,7 +9,7 @@ from tests.servers import ROOT
 WORDS = [f"word-{number}" for number in range(80)]
 #: of the first none is slow
 FILES = [
-    "tests/agent/test_cartography.py",
+    "tests/agent/native/test_edges.py",
     "tests/agent/test_xa.py",
     "tests/agent/test_large_rows.py",
     "tests/agent/test_hostile_gateway.py",

@@ -52,7 +52,9 @@ class Browser:
         self._do("POST", f"/element/{found[_ELEMENT]}/value", {"text": text})
 
     def text(self, css: str) -> str:
-        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
+        """What a reader sees of the element: nothing where it is hidden, or not there."""
+        found = "const found = document.querySelector(arguments[0])"
+        return self.run(f"{found}; return found?.checkVisibility() ? found.innerText : ''", css)
 
     def wait_for_text(self, css: str, text: str) -> None:
         wait_for(f"{text!r} in {css}", lambda: text in self.text(css), every=0.05)

@@ -20,6 +20,8 @@ from controlplane_api.identity import oidc
 from controlplane_api.identity.oidc import Attempt, Provider
 from controlplane_api.identity.oidc_settings import read_oidc_settings
 from controlplane_api.models import Base
+from controlplane_api.registry.sql_registry import SqlRegistry
+from tests.controlplane_api import facts
 from tests.controlplane_api.browser import browser
 from tests.controlplane_api.conftest import serving
 from tests.oidc_provider import SECRET, oidc_provider
@@ -195,7 +197,9 @@ def test_secrets_of_a_login_when_it_is_carried_out_then_they_stand_nowhere(
         assert [words for words in said if secret in words] == []
 
 
-def test_dashboard_when_nobody_is_logged_in_then_leads_to_the_provider_and_back(place: Place, tmp_path: Path):
+def test_dashboard_when_nobody_is_logged_in_then_leads_to_the_provider_and_back(
+    place: Place, registry: SqlRegistry, tmp_path: Path
+):
     with browser(tmp_path) as chromium:
         chromium.open(place.api)
         chromium.wait_for_text("#provider", "Log in with Acme")
@@ -208,7 +212,10 @@ def test_dashboard_when_nobody_is_logged_in_then_leads_to_the_provider_and_back(
         wait_for("the page of consent", lambda: not chromium.run(asked))
         chromium.click("button[type=submit]")
         chromium.wait_for_text("#actor", "person ada@acme.example (ada)")
-        chromium.wait_for_text("#empty", "No agent has called yet")
+        chromium.wait_for_text("#failure", "There is no tenant yet that you may see.")
+        facts.record_shop(registry)
+        chromium.wait_for_text("#sources", "shop")
+        assert chromium.text("#failure") == ""
         chromium.click("#logout")
         chromium.wait_for_text("#provider", "Log in with Acme")
 

@@ -162,6 +162,7 @@ function showChoices(select, names, chosen) {
 }
 
 let isGuess = false; // nobody has chosen the tenant
+const NO_TENANT = "There is no tenant yet that you may see. A tenant begins with its first token, which an administrator makes: menura token create --tenant NAME. It appears here by itself.";
 
 const NAMES_MS = 60_000; // how long names of sources are good: who asks for them has all their tables counted
 const NO_NAMES = { tenant: "", sources: [], all: true, at: 0 };
@@ -335,7 +336,7 @@ export function openPage(page) {
       say(failure instanceof Unreachable ? "no answer" : "refused");
       if (failure instanceof Unreachable) return stream.lose(); // what was shown last stays
       $("failure").hidden = false;
-      $("failure").textContent = failure.message;
+      $("failure").textContent = isGuess && failure.code === "TENANT_UNKNOWN" ? NO_TENANT : failure.message;
       $("main").classList.add("refused");
       if (!(failure instanceof Refused)) throw failure; // a defect, which the console shows
     } finally {
