@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +17,7 @@ from menura.stores.store import StoreUnusable
 
 from spark_sink.errors import SinkError, SinkSettingInvalid
 from spark_sink.jars import CLASS_ARCHIVE, find_class_archive, find_jars, find_java
+from spark_sink.spark_scratch import scratch_folders
 
 checks = Checks["SinkFacts"]()
 
@@ -161,7 +161,7 @@ def gather(asked: Asked) -> SinkFacts:
         archive = find_class_archive()
     except SinkError as missing:
         jars_error, jars_fix = missing.found, missing.remedy
-    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    scratch = scratch_folders({})[0]
     return SinkFacts(
         java_error=java_error,
         java_fix=java_fix,

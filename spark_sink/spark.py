@@ -28,6 +28,7 @@ from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.cut_log_source import CutLogSource
 from spark_sink.ingest.masters import is_local
 from spark_sink.jars import find_class_archive, find_jars, find_java
+from spark_sink.spark_scratch import check_scratch
 
 #: of this interpreter's compiled modules
 EXTENSION = str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -78,10 +79,12 @@ _REMOTE = {"spark.log.level": "ERROR"}
 def start_session(master: str = "local[*]", settings: Mapping[str, str] = NO_SETTINGS) -> SparkSession:
     """A session that knows Delta and the cut log; `settings` count more than ours.
 
-    Raises `JavaMissing`, `JarsMissing`.
+    Raises `JavaMissing`, `JarsMissing`, `SinkSettingInvalid`.
     """
     find_java()
     jars = find_jars()
+    if is_local(master):
+        check_scratch(settings)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local(master):  # workers must be this interpreter: it has pyarrow and deltalake
         os.environ["PYSPARK_PYTHON"] = _local_python()

@@ -205,8 +205,9 @@ def test_a_running_sink_when_sparks_jvm_is_killed_then_it_ends_with_one_line(tmp
         (["--lake", "/tmp/a%20b"], {}, 2, ("SINK_SETTING_INVALID", "--lake")),
         ([], {"MENURA_JARS": "/nowhere"}, 2, ("JARS_MISSING", "python -m spark_sink.jars")),
         ([], {"JAVA_HOME": "/nowhere"}, 2, ("JAVA_MISSING", "JAVA_HOME")),
+        ([], {"SPARK_LOCAL_DIRS": "/proc/nowhere"}, 2, ("SINK_SETTING_INVALID", "SPARK_LOCAL_DIRS", "/proc/nowhere")),
     ],
-    ids=["trigger", "lake", "jars", "java"],
+    ids=["trigger", "lake", "jars", "java", "scratch"],
 )
 def test_a_setting_that_cannot_work_when_started_then_one_line_names_it_and_the_fix(
     tmp_path: Path, options: list[str], environment: dict[str, str], code: int, words: tuple[str, ...]
