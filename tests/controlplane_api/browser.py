@@ -45,6 +45,19 @@ class Browser:
             return False
         return True
 
+    @contextmanager
+    def pressed(self, css: str) -> Iterator[None]:
+        """The mouse's button is down on the middle of the element, and is released there."""
+        box = self.run(
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
+            " return [box.x + box.width / 2, box.y + box.height / 2]",
+            css,
+        )
+        mouse = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        self._devtools("Input.dispatchMouseEvent", {"type": "mousePressed", **mouse})
+        yield
+        self._devtools("Input.dispatchMouseEvent", {"type": "mouseReleased", **mouse})
+
     def type(self, css: str, text: str) -> None:
         """Keys into the field, once it is there, as somebody presses them."""
         self.click(css)

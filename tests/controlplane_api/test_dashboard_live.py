@@ -175,8 +175,8 @@ def test_page_when_time_passes_then_ages_grow_on_it_and_nothing_is_asked(
     wait_until_live(page)
     wait_for("a page at rest", lambda: at_rest(page, seen))
     before = len(seen.requests)
-    page.run("const now = performance.now.bind(performance); performance.now = () => now() + 7 * 86_400_000")
     first = page.text("#source-card")
+    page.run("const now = performance.now.bind(performance); performance.now = () => now() + 7 * 86_400_000")
     wait_for("a greater age", lambda: page.text("#source-card") != first)
     assert len(seen.requests) == before
 
@@ -262,3 +262,16 @@ def said_of(page: Browser, window: str) -> str:
     page.to_window(window)
     page.wait_for_text("#tables", "orders")
     return str(wait_for("what it says", lambda: page.text("#connection"), every=0.05))
+
+
+def test_link_when_its_card_has_greater_ages_while_it_is_pressed_then_the_click_counts(
+    page: Browser, registry: SqlRegistry
+) -> None:
+    facts.record_shop(registry)
+    land(registry)
+    page.wait_for_text("#sources", "freshness")
+    with page.pressed("#sources a.source-name"):
+        page.run("const now = performance.now.bind(performance); performance.now = () => now() + 7 * 86_400_000")
+        page.run("window.seconds = 0; setInterval(() => { window.seconds += 1; }, 1000)")
+        wait_for("a drawing or two", lambda: page.run("return window.seconds") > 1, every=0.05)
+    wait_for("the source's page", lambda: page.run("return location.pathname") == "/source")

@@ -22,6 +22,7 @@ ASKED = "return performance.getEntriesByType('resource').filter((each) => each.n
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories grow faster."""
     monkeypatch.setattr("controlplane_api.api.histories.STEP_SECONDS", 0.5)
+    monkeypatch.setattr("controlplane_api.api.histories.FINE_OF_COARSE", 10_000)  # points of a day come no faster
 
 
 def go_to(page: Browser, address: str) -> None:

@@ -7,6 +7,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.controlplane_api.browser import Browser
 from tests.controlplane_api.test_dashboard import chromium, held, kind, page
 from tests.controlplane_api.upgrade_facts import NEW, connect, generations, halted_rollout, seen
+from tests.stack import wait_for
 
 __all__ = ["chromium", "held", "kind", "page"]
 
@@ -36,7 +37,7 @@ def test_upgrades_page_when_a_rollout_has_halted_then_it_says_why_and_is_steered
     press(page, "Resume")
     page.wait_for_text("#rollout-state", "running")
     registry.move_rollouts(2**50)
-    page.wait_for_text("#agents", "OFFERED")
+    wait_for("the offer", lambda: "OFFERED" in page.text("#agents").replace("NOT_OFFERED", ""))
     offered = generations(database, rollout)["db-1"]
     registry.record_version(("acme", "db-1"), seen(NEW, generation=offered), now_us())
     page.run(

@@ -129,7 +129,7 @@ def _start(folder: Path, ends: ExitStack, kind: Kind) -> tuple[LiveSource, Stack
     with database.connect() as connection:
         Shop(connection, kind.dialect).create()
     agent = ends.enter_context(database.agent(stack, "shop-db-1", SOURCE))
-    wait_for("the API to answer", lambda: _alive(up) and stack.api_answers(), 60)
+    wait_for("the API to answer", lambda: _alive(up) and stack.api_answers(), 600)
     return database, stack, agent
 
 

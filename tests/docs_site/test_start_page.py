@@ -72,7 +72,8 @@ def test_demo_when_it_runs_in_the_background_then_sigint_ends_it_and_its_folder_
             env={**os.environ, "TMPDIR": str(tmp_path)},
         )
     try:
-        wait_for("the demo to begin", lambda: list(tmp_path.glob("menura-demo-*/stack/*.log")), 900)
+        logs = "menura-demo-*/stack/*.log"  # of processes; who has said something is known to the demo
+        wait_for("the demo to begin", lambda: any(log.stat().st_size for log in tmp_path.glob(logs)), 900)
         demo.send_signal(signal.SIGINT)
         assert demo.wait(STOP_SECONDS) == 130
     finally:

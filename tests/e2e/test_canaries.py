@@ -243,7 +243,7 @@ def fail(here: Installation) -> None:
     token_file.write_text(f"{known}.{canaries.add('wrong token', 'W' * 43)}")
     where = {"MENURA_API": f"http://127.0.0.1:{stack.api_port}", "MENURA_TENANT": "acme"}
     here.hear("refused token", command("agents", "--token-file", str(token_file), **where))
-    with httpx.Client(base_url=where["MENURA_API"], trust_env=False) as stranger:
+    with httpx.Client(base_url=where["MENURA_API"], trust_env=False, timeout=300) as stranger:
         login = stranger.get("/api/v1/login/provider")
         assert SECRET not in login.headers["location"]
         here.said.append(("login", login.content + repr(login.headers).encode()))
@@ -254,7 +254,7 @@ def fail(here: Installation) -> None:
 def said_by_rest(here: Installation) -> None:
     for path in (*PATHS, *(f"/api/v1/tenants/acme/{path}" for path in PATHS_OF_TENANT)):
         here.ask(path)
-    metrics = httpx.get(f"http://127.0.0.1:{here.gateway_metrics}/metrics", trust_env=False)
+    metrics = httpx.get(f"http://127.0.0.1:{here.gateway_metrics}/metrics", trust_env=False, timeout=300)
     assert metrics.is_success and b"menura_log_entries_total" in metrics.content
     here.said.append(("the gateway's /metrics", metrics.content))
 

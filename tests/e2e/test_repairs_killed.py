@@ -38,7 +38,7 @@ def test_table_when_each_process_is_killed_during_its_repair_then_it_is_equal_an
             wait_for("rows to be named", lambda: proof(running, "shop")["state"] == "differs", 600)
             with writing(origin):
                 # so slowly that each process is killed while it runs
-                order = {"limits": {"rows_per_second": 1_000}}
+                order = {"limits": {"rows_per_second": 500}}
                 repair = running.post(of_table(running, "shop", "repair"), order)["repair"]
 
                 def read() -> int:
@@ -50,6 +50,7 @@ def test_table_when_each_process_is_killed_during_its_repair_then_it_is_equal_an
                     assert not ended(running, "shop", repair), "the kill would come too late"
                     process.kill()
                     process.start()
+                running.post(f"/api/v1/tenants/{running.tenant}/sources/shop/dumps/{repair}/limits", {})
                 wait_for("the repair to be done", lambda: ended(running, "shop", repair), 600)
                 rows = read()
             wait_for("the table to be proven", lambda: is_proven(running, "shop"), 600)

@@ -37,6 +37,7 @@ def test_configurations_when_they_change_or_fall_back_then_the_whole_list_is_sen
             )
             await control.send(effective_sources=report)
             assert (await control.expect("desired_state")).source == "shop"
+            await eventually("the report", lambda: AGENT in registry.reported)  # what is recorded last of it
             assert [one.source for one in registry.configurations_seen[AGENT]] == ["shop"]
             assert {seen.source for seen in registry.agents[AGENT].sources} == {"shop"}
             # the database becomes an older copy: it lacks the report, and a source

@@ -291,6 +291,7 @@ def test_the_desired_tables_when_they_change_begin_a_new_run(tmp_path: Path) -> 
             await stream.send_batch(change_batch(first, 1, "orders", rows_batch(range(1, 11))))
             await stream.send(cut_end=cut_end(first, 1, 10))
             await stream.send_batch(change_batch(first, 2, "orders", rows_batch(range(11, 21))))
+            await eventually("both batches", lambda: metrics.menura_landing_batches_total == 2)
             registry.want("acme", "shop", "orders", "items")
             second = await stream.expect("replicate")
             assert (await stream.expect("cut_committed")).cut == 1

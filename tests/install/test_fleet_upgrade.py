@@ -35,6 +35,7 @@ def test_fleet_when_a_rollout_is_started_then_hosts_upgrade_and_a_version_that_d
         up.stack.command("upgrade", "start", SECOND, "--wait", "0s")
         _ends(up, 3, "done", SECOND)
 
+        up.waits(40)
         up.stack.command("upgrade", "add", str(releases(BROKEN, DOES_NOT_START)))
         up.stack.command("upgrade", "start", BROKEN, "--wait", "0s")
         up.row_lands()

@@ -27,6 +27,7 @@ def test_upgrade_when_it_is_ordered_then_only_with_a_key_and_what_is_not_well_is
         assert up.answer()["state"] == "DONE"
         up.connected("0.2.0")
         up.row_lands()
+        up.waits(40)
         up.order(releases("0.3.0", DOES_NOT_START), second)
         answer = up.answer()
         assert (answer["state"], answer["version"]) == ("ROLLED_BACK", "0.3.0")
@@ -38,6 +39,7 @@ def test_upgrade_when_it_is_ordered_then_only_with_a_key_and_what_is_not_well_is
         assert re.search("no gateway was reached within 40 s, .* version 0.4.0; gateway not", str(answer["found"]))
         up.connected("0.2.0")
         up.row_lands()
+        up.waits(180)
         up.order(first, second)
         assert up.answer()["state"] == "DONE", "the way back of the last upgrade"
         up.connected("0.1.0")

@@ -75,6 +75,13 @@ class Upgrading:
         assert answer is not None
         return answer
 
+    def waits(self, seconds: int) -> None:
+        """How long a version has to be well, from the next order on."""
+        settings = self.host.root / "etc/systemd/system/menura-agent-upgrade.service.d/wait.conf"
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(f"[Service]\nEnvironment=MENURA_UPGRADE_WAIT_SECONDS={seconds}\n")
+        self.host.run("systemctl daemon-reload")
+
     def log(self) -> str:
         return self.host.run("journalctl --no-pager --output=cat --unit menura-agent-upgrade.service")
 
@@ -109,9 +116,6 @@ def upgrading(folder: Path, release: Path, key: Path, nfpm: Path, extension: str
             host.run(documented(INSTALL[extension]).replace("menura-agent-0.1.0", f"menura-agent-{version}"))
             host.run(documented("install -m 0600 /dev/stdin"), "menura-secret\n")
             (host.root / "etc/menura/agent.yaml").write_text(documented("sources:"))
-            settings = host.root / "etc/systemd/system/menura-agent-upgrade.service.d/wait.conf"
-            settings.parent.mkdir()
-            settings.write_text("[Service]\nEnvironment=MENURA_UPGRADE_WAIT_SECONDS=40\n")
             token = stack.command("token", "create").split()[0]
             host.run(documented("agent enrol").replace("menura1....", token))
             shutil.copy(key.with_name("menura-packages.pem"), host.root / "root/menura-packages.pem")

@@ -49,7 +49,7 @@ from tests.spark_sink.landing import (
     truncate,
     update,
 )
-from tests.spark_sink.test_catching_up import applied, following
+from tests.spark_sink.test_catching_up import Batches, applied, batches, following
 from tests.stack import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -235,13 +235,14 @@ def test_merge_when_its_batch_was_sooner_then_it_is_not_prepared_in_vain_again_a
 
 
 def test_merge_when_its_table_stops_or_loses_its_rows_meanwhile_then_it_is_given_up_and_nothing_is_lost(
-    session: SparkSession, settings: SinkSettings, source: Source, lake: Path, gate: Gate
+    session: SparkSession, settings: SinkSettings, source: Source, lake: Path, gate: Gate, batches: Batches
 ) -> None:
     with following(session, settings) as sink:
         held(sink, source, gate)
-        source.cut((LARGE, source.change(1)))
-        (landed,) = source.writer.folder.glob(f"**/large/**/*{source.writer.cuts['acme', 'shop']:020d}*.parquet")
-        hidden = landed.rename(landed.with_suffix(".hidden"))
+        with batches.held():  # none reads the file before it is gone
+            source.cut((LARGE, source.change(1)))
+            (landed,) = source.writer.folder.glob(f"**/large/**/*{source.writer.cuts['acme', 'shop']:020d}*.parquet")
+            hidden = landed.rename(landed.with_suffix(".hidden"))
         applied(sink, source.writer)
         assert [stop.table for stop in stopped_tables(str(lake))] == [table_id(LARGE)]
         version = DeltaTable(folder(lake, "current")).version()

@@ -434,7 +434,7 @@ def test_views_when_one_is_being_recomputed_then_others_are_followed_and_a_new_t
 
     def run(works: list[ViewWork]) -> list[ViewOutcome]:
         if works[0].definition.name == "slow":
-            assert goes_on.wait(60)
+            assert goes_on.wait(600)
         with told_folders(settings.lake, {}):
             return real(settings, one_by_one, works)
 

@@ -153,6 +153,14 @@ export function redraw(parent, children) {
   (actions.find((each) => nameOf(each) === focused) ?? actions[0])?.focus();
 }
 
+/** Other children, where something is seen to differ; for what has no actions, whose words may be the same. */
+export function redrawOthers(parent, children) {
+  const seen = children.map((child) => child.outerHTML).join("");
+  if (parent.dataset.seen === seen) return;
+  parent.dataset.seen = seen;
+  redraw(parent, children);
+}
+
 /** Choices of a select, drawn anew only where they are others. */
 function showChoices(select, names, chosen) {
   if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
@@ -265,6 +273,25 @@ function knownAnswers() {
 export let refresh = async () => {};
 export let isLive = () => false;
 
+// ---- a click is none where what was pressed has gone before it is released: nothing is drawn meanwhile
+
+const MOST_PRESSED_MS = 10_000; // whoever holds a button for longer does not click
+let release = null;
+let released = Promise.resolve();
+
+addEventListener("pointerdown", () => {
+  if (release !== null) return;
+  released = new Promise((done) => { release = done; });
+  setTimeout(letGo, MOST_PRESSED_MS, release);
+}, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(letGo, 0, release), true); // behind the click
+
+function letGo(mine) {
+  if (mine === null || mine !== release) return;
+  release = null;
+  mine();
+}
+
 /** A page that is live while it is looked at. `read` gives what `show` shows, of the answers that its `get` gives by address; it is null
  * where a page of a source has none, or one that is not there yet. The API tells when one of the answers is another one, and they are
  * drawn each second, for their ages; `show` is told whether there is news. `refresh` asks for all anew. `moved` forgets what was of
@@ -323,6 +350,7 @@ export function openPage(page) {
       const isMissing = !$("source-choice").hidden && !isNamed();
       showMissing(isMissing && place.source !== "");
       const found = isMissing ? null : await page.read(get);
+      await released;
       if (isOvertaken()) return;
       page.show(found, isNews);
       for (const link of document.querySelectorAll(".parts a")) link.href = addressOf(new URL(link.href).pathname);

@@ -1,7 +1,7 @@
 // One source: how far each stage is, now and of late, its log, what is wrong with it, and the rules by which its tables are started.
 
 import {
-  $, addressOf, ago, ask, bytes, confirmed, count, duration, element, instant, ofSource, openPage, place, redraw, refresh, sourcePath,
+  $, addressOf, ago, ask, bytes, confirmed, count, duration, element, instant, ofSource, openPage, place, redraw, redrawOthers, refresh, sourcePath,
   tablesWord, tell,
 } from "./shared.js";
 import { canPlot, showPlots } from "./plots.js";
@@ -73,7 +73,7 @@ function showTables(source) {
   $("its-tables").textContent = `Its ${tablesWord(number)}`;
   $("its-tables").href = addressOf("/tables");
   $("its-proof").href = addressOf("/proof");
-  redraw($("source-card"), sourceCard(source));
+  redrawOthers($("source-card"), sourceCard(source));
 }
 
 function showRules(rules) {

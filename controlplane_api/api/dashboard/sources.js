@@ -1,6 +1,6 @@
 // The first page: the fleet in figures, and its sources, each with its page.
 
-import { $, ask, count, duration, element, openPage, redraw, tenantPath } from "./shared.js";
+import { $, ask, count, duration, element, openPage, redrawOthers, tenantPath } from "./shared.js";
 import { sourceCard } from "./source_card.js";
 
 function showOverview(fleet) {
@@ -27,7 +27,7 @@ function showOverview(fleet) {
 }
 
 function showSources(sources) {
-  redraw($("sources"), sources.map((source) => element("div", "source", ...sourceCard(source, { isLink: true }))));
+  redrawOthers($("sources"), sources.map((source) => element("div", "source", ...sourceCard(source, { isLink: true }))));
 }
 
 openPage({

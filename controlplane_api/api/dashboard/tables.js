@@ -1,7 +1,7 @@
 // Tables of a source: searched, filtered and paged by the API; one is started and stopped at once, many after their plan.
 
 import {
-  $, ask, bytes, count, drawRows, duration, element, filtering, isLive, numberCell, openPage, pager, pill, place, redraw, sourcePath, tableLink,
+  $, ask, bytes, count, drawRows, duration, element, filtering, isLive, numberCell, openPage, pager, pill, place, redrawOthers, sourcePath, tableLink,
   tablesWord, tell,
 } from "./shared.js";
 import { choosing } from "./orders.js";
@@ -110,7 +110,7 @@ openPage({
     $("source-section").hidden = $("tables-section").hidden = found === null;
     if (found === null) return;
     const [source, page] = found;
-    redraw($("source-card"), sourceCard(source));
+    redrawOthers($("source-card"), sourceCard(source));
     shown = page.tables;
     const speeds = lookAt(shown);
     drawRows($("tables"), shown.map((table, at) => rowOf(table, speeds[at], source.stage_problem?.message)));

@@ -41,7 +41,7 @@ def test_partition_when_the_policy_denies_it_then_no_row_leaves_by_its_table_whe
         begin(gateway, ORDERS)
         run(postgres, "INSERT INTO orders VALUES (2, 'second', 'canary-value')")
         gateway.wait(lambda: [row["id"] for row in gateway.rows(SOURCE, ORDERS)] == [2])
-        assert gateway.source(SOURCE).existing() == {ORDERS}
+        gateway.wait(lambda: gateway.source(SOURCE).existing() == {ORDERS})
         # in one transaction: the stream itself has to see it, before its rows
         run(
             postgres,

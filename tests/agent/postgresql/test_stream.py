@@ -175,7 +175,7 @@ def test_slot_when_only_another_database_changes_then_it_follows(
 def test_stream_when_the_gateway_gives_no_credit_for_long_then_the_server_keeps_it(
     postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.sources.postgresql.server.wire.WAL_SENDER_TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr("agent.sources.postgresql.server.wire.WAL_SENDER_TIMEOUT_SECONDS", 8.0)
     monkeypatch.setattr("agent.sources.postgresql.server.wire.STATUS_SECONDS", 0.5)
     create(postgres)
     with streaming(tmp_path, gateway, postgres):
@@ -190,7 +190,7 @@ def test_stream_when_the_gateway_gives_no_credit_for_long_then_the_server_keeps_
         ((pid,),) = run(postgres, ACTIVE)
         run(postgres, "INSERT INTO orders SELECT n, repeat('x', 1000), '' FROM generate_series(1, 20000) AS n")
         ((at,),) = run(postgres, "SELECT clock_timestamp()")
-        late = f"SELECT clock_timestamp() > '{at}'::timestamptz + '8 s', active_pid FROM pg_replication_slots"
+        late = f"SELECT clock_timestamp() > '{at}'::timestamptz + '17 s', active_pid FROM pg_replication_slots"
         gateway.wait(lambda: run(postgres, late)[0][0])
         assert run(postgres, late)[0][1] == pid
         gateway.grants_credit = True

@@ -311,12 +311,12 @@ def test_whole_when_others_write_then_it_is_exact_and_the_slot_is_held_there(pos
 def test_whole_when_a_commit_is_held_then_it_waits_for_it_or_shows_it(
     postgres: SourceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "EXPORT_SECONDS", 0.5)
     make(postgres)
     postgres.run("GRANT pg_read_all_stats TO menura")
     with reading(postgres) as (log, reader):
         log.read()
-        with held_commits(postgres, "INSERT INTO t VALUES (2)"):
+        with held_commits(postgres, "INSERT INTO t VALUES (2)"), monkeypatch.context() as hurried:
+            hurried.setattr(positions, "EXPORT_SECONDS", 0.5)
             log.read()
             try:
                 rows, shown = whole(reader, TABLE)
