@@ -1,6 +1,7 @@
 """What all streams of a gateway share, and a stream's blocking work in the threads of it."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
 from gateway.tasks import Reports, ask_registry, finish
 from gateway.wire.message import Frames
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -121,6 +124,8 @@ class LandingJobs:
     owner: AgentName
     doing: str
     _running: "asyncio.Future[Any] | None" = None
+    #: nobody waits for it any more, since its stream has ended
+    _is_left: bool = False
 
     async def run(self, work: Callable[[], T]) -> T:
         """Raises `LandingFailed`. Cancelled, it goes on in its thread: see `settle`."""
@@ -128,6 +133,9 @@ class LandingJobs:
         self._running = job
         try:
             return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            self._is_left = True
+            raise
         except (OSError, pa.ArrowException) as failed:
             self.metrics.menura_landing_failures_total += 1
             reason = failed.strerror if isinstance(failed, OSError) else None
@@ -160,4 +168,9 @@ class LandingJobs:
         """Wait until nothing runs any more."""
         if self._running is not None:
             await asyncio.wait({self._running})
-            self._running.exception()
+            failed, is_left, self._is_left = self._running.exception(), self._is_left, False
+            if failed is not None and is_left:
+                self.metrics.menura_landing_failures_total += 1
+                logger.warning(
+                    "%s of %s failed behind the end of its stream: %s. %s", self.doing, self.key, failed, NOTHING_LOST
+                )

@@ -52,6 +52,7 @@ from tests.spark_sink.landing import (
 from tests.spark_sink.test_catching_up import Batches, applied, batches, following
 from tests.stack import wait_for
 
+__all__ = ["batches"]
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 OTHER = Table("other", LARGE.columns)
