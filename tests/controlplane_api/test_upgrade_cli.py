@@ -132,9 +132,14 @@ def test_packages_when_an_upload_breaks_off_then_it_goes_on_or_goes_away(
     assert done.returncode == 0, done.stderr
     with database.read() as connection:
         assert {row[2] for row in package_rows(connection, "acme")} == {True}
-    monkeypatch.setattr(agent_packages, "MOST_RELEASES", 1)
-    full = upgrade(api, "add", str(write_release(tmp_path / "more", OLD)))
-    assert "RELEASES_TOO_MANY" in full.stderr
+    more = str(write_release(tmp_path / "more", OLD))
+    for limit, most in (("MOST_RELEASES", 1), ("MOST_BYTES", 2 * sum(sizes.values()) - 1)):
+        with monkeypatch.context() as limited:
+            limited.setattr(agent_packages, limit, most)
+            full = upgrade(api, "add", more)
+        assert "RELEASES_TOO_MANY" in full.stderr
+        assert f"it may have {agent_packages.MOST_RELEASES if limit == 'MOST_BYTES' else most} with" in full.stderr
+    assert upgrade(api, "add", more).returncode == 0
 
 
 def test_rollout_when_it_is_ordered_then_plan_and_show_name_each_agent_with_its_reason(
