@@ -19,7 +19,7 @@ from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, update
 
-from controlplane_api import continuity_ledger, joined_views, repair_proofs, rereads, verdicts
+from controlplane_api import comparisons, continuity_ledger, joined_views, repair_proofs, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
 from controlplane_api.lookups import among
@@ -55,6 +55,7 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
     _store_views(connection, lake_id, report)
     found = verdicts.store(connection, lake_id, report.verdicts, at_us)
     continuity_ledger.record_verdicts(connection, report.lake, found, at_us)
+    rereads.order_due(connection, comparisons.compared_of(connection, [verdict.of for verdict in found]), at_us)
     repair_proofs.follow_told(connection, lake_id, found, at_us)
     if new:
         rereads.order_due(connection, rereads.note_stops_of_lake(connection, lake_id, new), at_us)

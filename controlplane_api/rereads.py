@@ -9,7 +9,8 @@ causes that stand before its start; when it is done they leave the note, and a c
 more dump. So several causes share a dump, and a table has one at a time. A kill leaves the entry or the report applied,
 or to be applied again; both give the same note, and the dump is ordered with it. More dumps in an hour than the agent
 allows stop the table: something changes its rows again and again. Those of one hour wait longer and longer, so that the
-bound is not met while a load that a dump can't pass goes by.
+bound is not met while a load that a dump can't pass goes by. Where all causes are gaps of the log, the table may be
+compared with its source instead (`comparisons`), and what differs is read again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ from menura.landing import LandedEvent
 from menura.naming import sync_anew
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
-from controlplane_api import dumps
+from controlplane_api import comparisons, dumps
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
 from controlplane_api.dump_lives import OF_PARTS, REREAD, create_dumps, delete_dumps
@@ -39,6 +40,7 @@ FIRST_DELAY_SECONDS = 5
 #: of one note: the first ones and the newest
 KEPT_CAUSES = 8
 HOUR_US = 3_600_000_000
+LOG_GAP = "LOG_GAP"
 #: of a cause's position, as of an event's
 MAX_POSITION_CHARS = 1_024
 #: ended re-reads of a table that are remembered, beyond those of the last hour
@@ -49,16 +51,19 @@ def noted(note: Mapping[str, Any] | None, event: LandedEvent) -> Document | None
     """The sync's note after the event; None where every row is the source's.
 
     {"reread": whether a dump is ordered for it, "most_per_hour": of those, "more": causes left out here,
-    "causes": [{"gsn", "position", "why", "at_us", "of_lake": that it is a lake's stop}]}, the oldest first.
+    "causes": [{"gsn", "position", "why", "at_us", "of_lake": that it is a lake's stop, "gap": that it is one of the
+    log}], the oldest first}; beside it what `comparisons` keeps there.
     """
     if event.kind == "DUMPED":
-        return _covered(note, event.removes_rows_before_gsn or event.gsn)
+        return comparisons.covered(note, event.removes_rows_before_gsn or event.gsn)
     before = _of_lakes(note) if event.removes_rows else note
     if not event.unlogged_changes:
         return dict(before) if before is not None else None
     cause = {
         "gsn": event.gsn, "position": event.position, "why": event.unlogged_changes, "at_us": event.commit_timestamp_us
     }  # fmt: skip
+    if event.kind == LOG_GAP:
+        cause["gap"] = True
     return _with_cause(before, cause, event.most_rereads_per_hour if event.reread else 0)
 
 
@@ -73,19 +78,14 @@ def _with_cause(note: Mapping[str, Any] | None, cause: Document, most_per_hour: 
         "most_per_hour": most_per_hour or (note["most_per_hour"] if note is not None else 0),
         "more": more,
         "causes": causes,
+        **{name: note[name] for name in comparisons.MARKS if note is not None and name in note},
     }
 
 
 def _of_lakes(note: Mapping[str, Any] | None) -> Document | None:
     """What is left when all rows are removed: a lake that has stopped goes on with a dump alone."""
     causes = [cause for cause in note["causes"] if cause.get("of_lake")] if note is not None else []
-    return {**note, "causes": causes, "more": 0} if note is not None and causes else None
-
-
-def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
-    """Without the causes that a dump begun at this number has healed."""
-    causes = [cause for cause in note["causes"] if cause["gsn"] >= gsn] if note is not None else []
-    return {**note, "causes": causes, "more": 0} if note is not None and causes else None
+    return {**comparisons.without_marks(note), "causes": causes, "more": 0} if note is not None and causes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +230,22 @@ def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
     return cancelled
 
 
-def order_due(connection: Connection, table_ids: Sequence[int], at_us: int) -> None:
-    """Order a dump for each of these tables that needs one and has none; the caller holds their sources' rows."""
+def order_due_of(connection: Connection, source_id: int, table_ids: Sequence[int], at_us: int) -> None:
+    """The same; the source's row gets locked."""
+    lock_source(connection, source_id)
+    order_due(connection, table_ids, at_us)
+
+
+def order_due(connection: Connection, table_ids: Sequence[int], at_us: int, *, compares: bool = False) -> None:
+    """Order a dump for each of these tables that needs one and has none; the caller holds their sources' rows.
+
+    `compares`: or begin to compare it, which may take the dump's place. What has begun goes on in either case.
+    """
     for begin in range(0, len(table_ids), LOOKUP_ROWS):
-        rows = [row for row in _needing(connection, table_ids[begin : begin + LOOKUP_ROWS]) if row.unlogged["reread"]]
+        some = table_ids[begin : begin + LOOKUP_ROWS]
+        comparisons.follow(connection, some, at_us)
+        needing = [row for row in _needing(connection, some) if row.unlogged["reread"]]
+        rows = comparisons.left_to_dumps(connection, needing, at_us, begins=compares)
         counts = _counts(connection, [row.table_id for row in rows], at_us - HOUR_US)
         for source_id in dict.fromkeys(row.source_id for row in rows):
             of_source = [row for row in rows if row.source_id == source_id]
@@ -286,7 +298,8 @@ def _needing(connection: Connection, table_ids: Sequence[int]) -> list[AnyRow]:
     rows = connection.execute(
         select(
             Sync.table_id, Sync.source_id, Sync.unlogged, SourceTable.database, SourceTable.name, SourceTable.columns,
-            SourceTable.keys.label("table_keys"), Source.name.label("source"),
+            SourceTable.keys.label("table_keys"), SourceTable.estimated_rows, Sync.earlier_rows_missing,
+            Source.name.label("source"),
         )
         .join_from(Sync, SourceTable)
         .join(Source, Source.id == Sync.source_id)

@@ -34,7 +34,7 @@ _NAMES = ("tenant", "source", "database", "name")
 _TABLE = (Verdict.tenant, Verdict.source, Verdict.database, Verdict.name)
 _SAID = (
     "tenant", "source", "database", "verification", "verdict", "reason", "position", "cut", "source_rows", "lake_rows",
-    "leaves_equal", "leaves_differ", "leaves_unknown",
+    "leaves_equal", "leaves_differ", "leaves_unknown", "since_gsn",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def store(connection: Connection, lake_id: int, verdicts: Sequence[LakeVerdict],
         row = {
             **{name: getattr(verdict, name) for name in _SAID}, "lake_id": lake_id, "name": verdict.table,
             "leaves": [asdict(leaf) for leaf in verdict.leaves],
+            "unproven": asdict(verdict.unproven) if verdict.unproven is not None else None,
             "proven_at_us": min(verdict.read_at_us or verdict.at_us, at_us),
             "at_us": min(verdict.at_us, at_us), "received_at_us": at_us,
         }  # fmt: skip

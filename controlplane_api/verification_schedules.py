@@ -146,7 +146,7 @@ def _order(connection: Connection, row: AnyRow, table: AnyRow, at_us: int) -> st
     if outcome.refused is not None:
         logger.warning("scheduled verification refused: source_id=%d: %s", row.source_id, outcome.refused)
         return ""
-    _forget_old(connection, table.table_id)
+    forget_old(connection, table.table_id)
     return outcome.dump
 
 
@@ -227,7 +227,7 @@ def _farthest_us(every_seconds: int) -> int:
     return every_seconds * 1_000_000 + DAY_US
 
 
-def _forget_old(connection: Connection, table_id: int) -> None:
+def forget_old(connection: Connection, table_id: int) -> None:
     """Those behind a repair are counted, so that no more than `MOST_PROOFS` follow it: so many stay."""
     repair = select(Dump.id).where(Dump.table_id == table_id, Dump.cause == REPAIR).limit(1)
     kept = KEPT_VERIFICATIONS if connection.execute(repair).first() is None else MOST_PROOFS

@@ -37,6 +37,7 @@ from spark_sink.lake.net_effect import IS_DELETED
 from spark_sink.lake.records import Records
 from spark_sink.lake.table_folders import Folders, folders_by_rule, table_folder
 from spark_sink.lake.tail import Rows
+from spark_sink.lake.validation_records import ValidationRecords
 from spark_sink.reading import arrow_of, frame_of, own_columns, rows_of_versions
 from spark_sink.work import CURRENT, TableId
 
@@ -203,6 +204,7 @@ class _Records:
     cuts: DeltaTable
     events: DeltaTable | None
     errors: DeltaTable | None
+    validation: DeltaTable | None
 
     @classmethod
     def opened(cls, lake: str) -> "_Records":
@@ -210,7 +212,8 @@ class _Records:
         cuts = open_table(records.cuts_folder)  # before the others: an event is there before its boundary
         if cuts is None:
             raise TableNotInLake(_READING, f"{lake} has no table", remedy="Check the lake's address")
-        return cls(cuts, open_table(records.events_folder), open_table(records.errors_folder))
+        folders = (records.events_folder, records.errors_folder, ValidationRecords(lake).folder)
+        return cls(cuts, *map(open_table, folders))
 
     def choose(self, name: SourceName, cut: int | None, at_us: int | None, *, allow_incomplete: bool) -> SourceCut:
         found = read_boundaries(self.cuts, *name)
@@ -246,7 +249,8 @@ class _Records:
         """Raises for the first one that can't be read."""
         of_source = (at.tenant, at.source, at.cut)
         states = states_at(self.cuts, *of_source)
-        conditions, stops = conditions_at(self.events, *of_source), stops_at(self.errors, *of_source)
+        conditions = conditions_at(self.events, self.validation, *of_source)
+        stops = stops_at(self.errors, *of_source)
         synced = [table for table in states if not conditions.get(table, Condition()).sync_stopped]
         of_groups = [table for table in synced if any(_parts(table)[: len(group)] == group for group in groups)]
         for table in dict.fromkeys([*named, *sorted(of_groups)]):

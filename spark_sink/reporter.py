@@ -11,13 +11,14 @@ Nothing is durable here: after a kill the next process begins anew, with another
 nothing by this machine's clock.
 """
 
+import json
 import logging
 import secrets
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
 from pathlib import Path
@@ -326,6 +327,7 @@ def _verdict_parts(verdicts: Sequence[LakeVerdict]) -> list[tuple[LakeVerdict, .
             len(verdict.reason)
             + len(verdict.position)
             + sum(len(leaf.lower + leaf.upper + leaf.key + leaf.columns) for leaf in verdict.leaves)
+            + (len(json.dumps(asdict(verdict.unproven))) if verdict.unproven is not None else 0)
         )
         if not parts or chars + weight > PAGE_VERDICT_CHARS or len(parts[-1]) == MAX_ROWS:
             parts.append([])

@@ -15,10 +15,11 @@ from itertools import islice, pairwise
 from typing import Any
 
 from deltalake import DeltaTable
+from menura.bounds import MAX_INT64
 from menura.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID, ChangeType
 
 from spark_sink.errors import SinkSettingInvalid, TableNotInLake, TableStopped
-from spark_sink.lake.boundaries import Condition
+from spark_sink.lake.boundaries import Condition, proofs_at
 from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.commits import Commits
 from spark_sink.lake.delta_table import open_table, read_layout, schema_of
@@ -166,7 +167,9 @@ def trace(lake: str, table: TableId, words: Sequence[str], landing: str | None =
         changes = [replace(each, is_shown=each.gsn in now and each.kind != MOVED_AWAY) for each in changes]
     waiting, unread = places.waiting(key, stop)
     removals = _removals(events, key, changes, is_gone=not now)
-    newest, equal = (_proof(found, key) for found in verdicts_of(ValidationRecords(lake).folder, table))
+    validation = ValidationRecords(lake).folder
+    newest, equal = (_proof(found, key) for found in verdicts_of(validation, table))
+    since_gsn = proofs_at(open_table(validation), table.tenant, table.source, MAX_INT64).get(table, 0)
     return Trace(
         lake,
         table,
@@ -176,7 +179,7 @@ def trace(lake: str, table: TableId, words: Sequence[str], landing: str | None =
         is_cut_off,
         waiting,
         tuple(events),
-        tuple(_notes(events, stop, unread)),
+        tuple(_notes(events, since_gsn, stop, unread)),
         newest,
         equal,
         places.looked(key),
@@ -241,12 +244,16 @@ def _removals(
             yield Change(f"removed by {event['kind']}", event[GSN], 0, event[POSITION], event[COMMIT_TIMESTAMP_US])
 
 
-def _notes(events: Sequence[Mapping[str, Any]], stop: StoppedTable | None, unread: str) -> Iterator[str]:
+def _notes(
+    events: Sequence[Mapping[str, Any]], since_gsn: int, stop: StoppedTable | None, unread: str
+) -> Iterator[str]:
+    """`since_gsn`: where the newest verification began by which the table was equal; 0: there is none."""
     condition = Condition()
     for event in events:
         condition.follow(event)
         if event["kind"] == "LOG_GAP":
             yield f"its source's log had a gap, from {event['gap_from']} to {event['gap_to']}"
+    condition.proven(since_gsn)
     if condition.sync_stopped:
         yield f"its sync had ended: {condition.sync_stopped}"
     if condition.earlier_rows_missing:

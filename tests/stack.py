@@ -186,6 +186,8 @@ class Stack:
     storage: Sequence[str] = ()
     #: further arguments of `menura sink run`
     sink_options: Sequence[str] = ()
+    #: the same of `menura gateway run`
+    gateway_options: Sequence[str] = ()
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
     enrol_port: int = field(default_factory=free_port)
@@ -202,7 +204,7 @@ class Stack:
             "gateway", "gateway", "run", "--database", self.database, "--landing", str(landing),
             "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms), *storage,
             *([] if window is None else [f"--{of}credit-window-bytes={window}" for of in ("", "dump-")]),
-            *(certified if self.with_ca else []),
+            *(certified if self.with_ca else []), *self.gateway_options,
         )  # fmt: skip
         self.api = self._process(
             "api",
@@ -394,11 +396,11 @@ def stack(
     store: str = "",
     storage: Sequence[str] = (),
     sink_options: Sequence[str] = (),
+    gateway_options: Sequence[str] = (),
 ) -> Iterator[Stack]:
     """Gateway, API and, unless told otherwise, the sink: started, and stopped at the end."""
-    running = Stack(
-        folder, tenant, cut_interval_ms, credit_window_bytes, store=store, storage=storage, sink_options=sink_options
-    )
+    options = {"sink_options": sink_options, "gateway_options": gateway_options}
+    running = Stack(folder, tenant, cut_interval_ms, credit_window_bytes, store=store, storage=storage, **options)
     with ExitStack() as ends:
         ends.callback(running.client.close)
         processes = [running.gateway, running.api, *([running.sink] if sink else [])]

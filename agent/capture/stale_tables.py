@@ -7,7 +7,7 @@ durable here: the gateway says it anew with the next stream.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from menura.v1 import changes_pb2
 
@@ -26,6 +26,8 @@ class _Stale:
     is_new: bool = False
     #: rows of before its start have not come
     lacks_rows: bool = False
+    #: of the newest VERIFICATION_STARTED since rows became stale: what is equal by it may stand for the dump
+    compared_gsn: int = 0
 
     def __bool__(self) -> bool:
         return self.lacks_rows or self.has_dump
@@ -37,7 +39,8 @@ class _Stale:
 
     @property
     def waits(self) -> bool:
-        return self.has_dump and (not self.dump_gsn or self.unlogged_gsn > self.dump_gsn)
+        begun_gsn = max(self.dump_gsn, self.compared_gsn)
+        return self.has_dump and (not begun_gsn or self.unlogged_gsn > begun_gsn)
 
 
 class StaleTables:
@@ -49,7 +52,7 @@ class StaleTables:
         started: Iterable[changes_pb2.TableStarted] = (),
     ) -> None:
         self._tables: dict[Table, _Stale] = {}
-        #: of which this stream has told that rows may be stale, and of no dump since
+        #: of which this stream has told that rows may be stale, and of no dump or verification since
         self._told: set[Table] = set()
         self._has_changed = False
         lacking = set(names(start.table for start in started if start.earlier_rows_missing))
@@ -64,7 +67,8 @@ class StaleTables:
         return table in self._tables
 
     def waits(self, table: Table) -> bool:
-        """Whether a dump that has not begun yet is to bring its rows."""
+        """Whether a dump that has not begun yet is to bring its rows, and no verification has begun that may stand for
+        it."""
         stale = self._tables.get(table)
         return stale is not None and stale.waits
 
@@ -74,7 +78,7 @@ class StaleTables:
         return stale is not None and stale.lacks_rows and not stale.has_dump
 
     def is_told(self, table: Table) -> bool:
-        """Whether this stream has told that its rows may be stale, so that a dump which begins now heals all of it.
+        """Whether this stream has told that its rows may be stale, so that what begins to read them now heals it all.
 
         Narrower than `waits`: what was known at the stream's start does not count, since a dump that was begun then and
         goes on later brings rows of before.
@@ -84,20 +88,22 @@ class StaleTables:
     def heard(self, event: changes_pb2.TableEvent) -> None:
         """The stream tells an event, in the order of their numbers."""
         table = (event.table.database, event.table.table)
-        if event.kind in (_Kind.DUMPED, _Kind.DUMP_STARTED) or event.removes_rows:
+        if event.kind in (_Kind.DUMPED, _Kind.DUMP_STARTED) or event.removes_rows or event.tells_anew:
             self._told.discard(table)
         if event.unlogged_changes:
             self._told.add(table)
         before = stale = self._tables.get(table, _Stale())
         if event.kind == _Kind.DUMPED:
             is_healed = event.removes_rows or stale.unlogged_gsn <= stale.dump_gsn
-            stale = _Stale() if is_healed else _Stale(stale.unlogged_gsn)
+            stale = _Stale() if is_healed else _Stale(stale.unlogged_gsn, compared_gsn=stale.compared_gsn)
         elif event.kind == _Kind.DUMP_STARTED:
             stale = _Stale(stale.unlogged_gsn, event.gsn, lacks_rows=stale.lacks_rows)
         elif event.removes_rows:
             stale = _Stale(0, stale.dump_gsn, stale.is_new)
+        elif event.tells_anew and stale.unlogged_gsn:
+            stale = replace(stale, compared_gsn=event.gsn)
         if event.unlogged_changes:
-            stale = _Stale(event.gsn, stale.dump_gsn, stale.is_new, stale.lacks_rows)
+            stale = replace(stale, unlogged_gsn=event.gsn)
         if (bool(stale), stale.waits) != (bool(before), before.waits):
             self._has_changed = True
         if stale:

@@ -39,7 +39,9 @@ class Publication:
 
     def started(self, kind: changes_pb2.TableEvent.Kind, dump: str, table: Table) -> None:
         """A dump, a verification or a repair begins: `kind` says which."""
-        self.events.append(self._event(kind, dump, table))
+        event = self._event(kind, dump, table)
+        event.tells_anew = kind == _Kind.VERIFICATION_STARTED  # see `StaleTables`
+        self.events.append(event)
 
     def verified(self, dump: str, table: Table, position: Position) -> None:
         """All chunks of a verification are said; it shows nothing later than `position`."""

@@ -33,6 +33,9 @@ from gateway.metrics import GatewayMetrics, serving_metrics
 from gateway.registry import Registry
 from gateway.server import serve
 
+COMPARE_HELP = (
+    "Compare large tables behind a gap of their source's log, and read again what differs, in place of whole dumps."
+)
 CA_HELP = "Folder of the CA that certifies agents: made at the first start, or with your own ca.pem and ca.key in it."
 
 _STARTING = {"start": "the gateway opens its database"}
@@ -75,6 +78,7 @@ def run(
         int,
         typer.Option(min=0, help="Landed files that every lake has are removed after so many hours; 0: never."),
     ] = 24,
+    compare_behind_gaps: Annotated[bool, typer.Option("--compare-behind-gaps", help=COMPARE_HELP)] = False,
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics, /livez and /readyz there.")
     ] = None,
@@ -120,7 +124,8 @@ def run(
         authority = None
         if ca is not None:
             authority = SqlAuthority(opened, ca, timedelta(hours=certificate_hours), replace=replace_ca)
-        asyncio.run(_serve(config, SqlRegistry(opened), counted, authority, pulse, readiness))
+        registry = SqlRegistry(opened, compares_behind_gaps=compare_behind_gaps)
+        asyncio.run(_serve(config, registry, counted, authority, pulse, readiness))
 
 
 async def _serve(

@@ -383,6 +383,10 @@ def _unlogged_note(note: UnloggedView, dump: str) -> str:
     others = len(note.causes) + note.more - 1
     more = f", and {others} more" if others else ""
     healed = "a dump brings them" if note.reread else f"no dump is ordered; run: {dump}"
+    if note.comparison:
+        healed = "it is compared with its source, and what differs is read again"
+    elif note.instead:
+        healed = f"{healed}, since it could not be compared: {note.instead}"
     return f"rows may be stale since {first.position}: {first.why}{more}; {healed}"
 
 

@@ -28,7 +28,7 @@ from menura.naming import local_name
 from menura.signals import set_at_signal
 
 from controlplane_api.api.app import check_listen
-from controlplane_api.commands.gateway import port_after
+from controlplane_api.commands.gateway import COMPARE_HELP, port_after
 from controlplane_api.commands.options import DEFAULT_TENANT, single_command
 from controlplane_api.database import open_database
 from controlplane_api.errors import ComponentFailed, ListenRefused
@@ -59,6 +59,7 @@ def up(
     keep_landing_hours: Annotated[
         int, typer.Option(min=0, help="Landed files that the lake has are removed after so many hours; 0: never.")
     ] = 24,
+    compare_behind_gaps: Annotated[bool, typer.Option("--compare-behind-gaps", help=COMPARE_HELP)] = False,
     gateway_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
     sink_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
     metrics_token_file: Annotated[
@@ -85,6 +86,7 @@ def up(
             sink_metrics=sink_metrics,
             metrics_token_file=metrics_token_file,
             keep_landing_hours=keep_landing_hours,
+            compare_behind_gaps=compare_behind_gaps,
             with_sink=sink,
         )
         supervisor = Supervisor(components, stop)
@@ -192,6 +194,7 @@ def _components(
     sink_metrics: str | None = None,
     metrics_token_file: Path | None = None,
     keep_landing_hours: int = 24,
+    compare_behind_gaps: bool = False,
     with_sink: bool,
 ) -> list[Component]:
     agents = _agents(folder, gateway_listen)
@@ -204,6 +207,7 @@ def _components(
         *_metrics(gateway_metrics, metrics_token_file),
         "--keep-landing-hours",
         str(keep_landing_hours),
+        *(["--compare-behind-gaps"] if compare_behind_gaps else []),
     ]
     token = str(folder / API_TOKEN)
     api = ["api", "run", "--database", database, "--listen", api_listen, "--admin-token-file", token]

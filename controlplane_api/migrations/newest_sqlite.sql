@@ -526,7 +526,7 @@ CREATE TABLE verdict (
     leaves JSON NOT NULL,
     proven_at_us BIGINT NOT NULL,
     at_us BIGINT NOT NULL,
-    received_at_us BIGINT NOT NULL,
+    received_at_us BIGINT NOT NULL, unproven JSON, since_gsn BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_verdict PRIMARY KEY (id),
     CONSTRAINT fk_verdict_lake_id FOREIGN KEY(lake_id) REFERENCES lake (id),
     CONSTRAINT uq_verdict_lake_id UNIQUE (lake_id, tenant, source, "database", name, verification)
@@ -727,4 +727,4 @@ CREATE INDEX ix_rollout_agent_rollout_id ON rollout_agent (rollout_id, state, gr
 --
 CREATE INDEX ix_audit_tenant_id ON audit (tenant, id)
 --
-INSERT INTO alembic_version VALUES ('0046')
+INSERT INTO alembic_version VALUES ('0047')

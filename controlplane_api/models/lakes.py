@@ -123,6 +123,9 @@ class Verdict(Base):
     leaves_unknown: Mapped[int]
     #: of `menura.lake_report.LakeLeaf`
     leaves: Mapped[list[Any]]
+    #: ranges outside of which all was equal, as `menura.landed_digest.LandedFocus`; none: they are not known
+    unproven: Mapped[dict[str, Any] | None]
+    since_gsn: Mapped[int] = mapped_column(default=0, server_default="0")
     #: when the source's last rows were read, or else when it was found; never after it was told here
     proven_at_us: Mapped[int]
     at_us: Mapped[int]

@@ -52,18 +52,18 @@ def applied_entry(connection: Connection, landing: str) -> int:
     return connection.execute(select(Landing.applied_entry).where(Landing.url == landing)).scalar() or 0
 
 
-def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
+def apply_entry(connection: Connection, landing: str, entry: LogEntry, *, compares: bool = False) -> None:
     """Apply one entry once; raises `EntryOutOfOrder` when those before it are missing."""
     if _is_next(connection, landing, entry):
         bound_lock_waits(connection, LOCK_SECONDS)
         rest = _unblocked(connection, landing, entry)
         if rest.cuts:
-            _apply_cuts(connection, landing, rest)
+            _apply_cuts(connection, landing, rest, compares=compares)
         _fence(connection, rest)
         _applied(connection, landing, entry)
 
 
-def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
+def apply_apart(connection: Connection, landing: str, entry: LogEntry, *, compares: bool = False) -> None:
     """The same, a source at a time: one whose cuts are poison is quarantined, one that others hold is left to wait."""
     if not _is_next(connection, landing, entry):
         return
@@ -73,7 +73,7 @@ def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
         bound_lock_waits(connection, max(LEAST_LOCK_SECONDS, until - time.monotonic()))
         try:
             with connection.begin_nested():
-                _apply_or_hold(connection, landing, key, part)
+                _apply_or_hold(connection, landing, key, part, compares=compares)
         except DBAPIError as failure:
             if not is_lock_timeout(failure):
                 raise
@@ -81,7 +81,9 @@ def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
     _applied(connection, landing, entry)
 
 
-def apply_blocked(connection: Connection, landing: str, key: SourceKey, entry: LogEntry) -> None:
+def apply_blocked(
+    connection: Connection, landing: str, key: SourceKey, entry: LogEntry, *, compares: bool = False
+) -> None:
     """Apply what waits of a source in an entry, unless another gateway has; entries come in order."""
     bound_lock_waits(connection, RETRY_LOCK_SECONDS)
     select_sources(connection, {key})  # first: others' entries may wait for the row that says what waits
@@ -90,7 +92,7 @@ def apply_blocked(connection: Connection, landing: str, key: SourceKey, entry: L
         return
     part = _by_source(entry).get(key)
     if part is not None:
-        _apply_or_hold(connection, landing, key, part)
+        _apply_or_hold(connection, landing, key, part, compares=compares)
     blocked.applied(connection, landing, key, entry.entry)
 
 
@@ -147,13 +149,13 @@ def _by_source(entry: LogEntry) -> dict[SourceKey, LogEntry]:
     return {key: replace(entry, cuts=tuple(cuts[key]), fences=tuple(fences[key])) for key in [*cuts, *fences]}
 
 
-def _apply_or_hold(connection: Connection, landing: str, key: SourceKey, part: LogEntry) -> None:
+def _apply_or_hold(connection: Connection, landing: str, key: SourceKey, part: LogEntry, *, compares: bool) -> None:
     """What an entry has of one source; cuts that are poison quarantine it."""
     if part.cuts:
         source = lock_sources(connection, {key}, part)[key]
         try:
             with connection.begin_nested():
-                _apply_cuts(connection, landing, part)
+                _apply_cuts(connection, landing, part, compares=compares)
         except Exception as failure:
             if not quarantine.is_poison(failure):
                 raise
@@ -200,8 +202,10 @@ def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:
     connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
 
 
-def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_held: bool = False) -> None:
-    """`with_held`: also of sources in quarantine, whose cuts are held else."""
+def _apply_cuts(
+    connection: Connection, landing: str, entry: LogEntry, *, with_held: bool = False, compares: bool = False
+) -> None:
+    """`with_held`: also of sources in quarantine, whose cuts are held else. `compares`: see `rereads.order_due`."""
     sources = lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
     cuts: list[tuple[SourceRow, LandedCut]] = []
     if not with_held:
@@ -231,7 +235,7 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
     asked = rereads.note_stops(connection, _askable(cuts, syncs))
     store_sources(connection, sources, landing, entry)
     noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
-    rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
+    rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us, compares=compares)
     repair_proofs.order_proofs(connection, ledger.repaired, entry.committed_at_us)
     repair_proofs.follow_ended(connection, ledger.verified, entry.committed_at_us)
 

@@ -14,7 +14,7 @@ from menura.landed_digest import decode_focus
 from menura.naming import dump_anew
 from sqlalchemy import Connection, insert, select, update
 
-from controlplane_api import rereads
+from controlplane_api import comparisons, rereads
 from controlplane_api.documents import insert_into
 from controlplane_api.dump_lives import OF_PARTS, REPAIR, VERIFICATION, end_dumps, grow_dump_generation
 from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Quarantine, Source, SourceTable, Sync, Tenant
@@ -82,6 +82,11 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
         code = "REPAIR_IMPOSSIBLE" if is_repair else "VERIFICATION_IMPOSSIBLE"
         problem = Problem(code, words, terminal=True, at_us=at_us)
         _failed(connection, source_id, found, DumpEnd.FAILED, problem, at_us)
+        return
+    why = comparisons.why_cancelled(connection, found, plan.key) if found.cause in OF_PARTS else ""
+    if why:
+        problem = Problem("VERIFICATION_IMPOSSIBLE", f"A dump follows in its place: {why}.", terminal=True, at_us=at_us)
+        _failed(connection, source_id, found, DumpEnd.CANCELLED, problem, at_us)
         return
     if not plan.key:
         _begin_sync_with(connection, source_id, found)

@@ -8,8 +8,10 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
 
 from menura.horizon import Horizon
 from menura.landing import LogEntry
@@ -17,10 +19,19 @@ from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import agent_packages, lost_state, rollout_turns, rules, verification_schedules, wanted_tables
+from controlplane_api import (
+    agent_packages,
+    comparisons,
+    lost_state,
+    rereads,
+    rollout_turns,
+    rules,
+    verification_schedules,
+    wanted_tables,
+)
 from controlplane_api.database import Database, bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import ahead_from, position_from, problem_document
-from controlplane_api.dump_lives import OF_PARTS
+from controlplane_api.dump_lives import OF_PARTS, VERIFICATION
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
 from controlplane_api.identity import standings
 from controlplane_api.lookups import among
@@ -91,6 +102,8 @@ from gateway.registry import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: for locks of other transactions: what waits so long is tried again or told anew, and few threads are for all tenants
 LOCK_SECONDS = 1.0
 
@@ -98,8 +111,10 @@ LOCK_SECONDS = 1.0
 class SqlRegistry:
     """`gateway.registry.Registry` over a `Database`; thread-safe, and several processes may have one each."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, compares_behind_gaps: bool = False) -> None:
+        """`compares_behind_gaps`: a large table is compared before it is dumped; see `comparisons`."""
         self._database = database
+        self._compares = compares_behind_gaps
 
     def record_agent(self, agent: AgentSeen) -> None:
         with self._write() as connection:
@@ -253,7 +268,7 @@ class SqlRegistry:
                     Sync.unlogged,
                     Sync.earlier_rows_missing,
                     Sync.last_cut,
-                    _DUMP_GSN.label("dump_gsn"),
+                    _DUMP_GSN.label("dump_gsn"), _VERIFIED_GSN.label("verified_gsn"),
                     Dump.state.label("dump_state"),
                 )
                 .select_from(Source)
@@ -326,14 +341,14 @@ class SqlRegistry:
     def apply_entry(self, landing: str, entry: LogEntry) -> HeldBack:
         try:
             with self._write(None) as connection:
-                cut_log.apply_entry(connection, landing, entry)
+                cut_log.apply_entry(connection, landing, entry, compares=self._compares)
                 return _held_back(connection, landing, entry)
         except Exception as failure:
             is_of_some = isinstance(failure, RegistryRefused) or quarantine.is_poison(failure)
             if not is_of_some and not is_lock_timeout(failure):
                 raise
         with self._write(None) as connection:
-            cut_log.apply_apart(connection, landing, entry)
+            cut_log.apply_apart(connection, landing, entry, compares=self._compares)
             return _held_back(connection, landing, entry)
 
     def blocked(self, landing: str) -> list[Held]:
@@ -347,7 +362,7 @@ class SqlRegistry:
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         try:
             with self._write(None) as connection:
-                cut_log.apply_blocked(connection, landing, key, entry)
+                cut_log.apply_blocked(connection, landing, key, entry, compares=self._compares)
         except RegistryUnavailable as failure:
             if is_lock_timeout(failure):
                 return False
@@ -435,15 +450,21 @@ class SqlRegistry:
     def order_verifications(self, gateway: GatewayRun, at_us: int) -> int:
         with self._read() as connection:
             due = verification_schedules.due_sources(connection, leases.is_owned_by(gateway), at_us)
-        ordered = 0
-        for source_id in due:
-            try:
-                with self._write() as connection:
-                    ordered += bool(verification_schedules.order_next(connection, source_id, at_us))
-            except RegistryUnavailable as failure:
-                if not is_lock_timeout(failure):
-                    raise
-        return ordered
+            overdue = comparisons.overdue(connection, leases.is_owned_by(gateway), at_us)
+        for source_id, tables in overdue.items():
+            self._unless_locked(partial(rereads.order_due_of, source_id=source_id, table_ids=tables, at_us=at_us))
+        turns = [partial(verification_schedules.order_next, source_id=source_id, at_us=at_us) for source_id in due]
+        return sum(bool(self._unless_locked(turn)) for turn in turns)
+
+    def _unless_locked(self, do: Callable[[Connection], T]) -> T | None:
+        """None where others hold the rows: it has its turn again."""
+        try:
+            with self._write() as connection:
+                return do(connection)
+        except RegistryUnavailable as failure:
+            if not is_lock_timeout(failure):
+                raise
+        return None
 
     def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
         asked = select(Tenant.name.label("tenant"), Source.name, column.label("generation")).join_from(Source, Tenant)
@@ -497,16 +518,23 @@ def _notice(connection: Connection, key: SourceKey) -> str:
 
 _BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id, Dump.uuid == Sync.start_text)
 
-#: of a dump that runs
-_RUNNING = aliased(Dump)
+#: of a table
+_OF_TABLE = aliased(Dump)
 _DUMP_GSN = (
-    select(func.min(_RUNNING.started_gsn))
+    select(func.min(_OF_TABLE.started_gsn))
     .where(
-        _RUNNING.table_id == Sync.table_id,
-        _RUNNING.state == DumpEnd.RUNNING,
-        _RUNNING.started_gsn > 0,
-        _RUNNING.cause.not_in(OF_PARTS),
+        _OF_TABLE.table_id == Sync.table_id,
+        _OF_TABLE.state == DumpEnd.RUNNING,
+        _OF_TABLE.started_gsn > 0,
+        _OF_TABLE.cause.not_in(OF_PARTS),
     )
+    .scalar_subquery()
+)
+
+
+_VERIFIED_GSN = (
+    select(func.max(_OF_TABLE.started_gsn))
+    .where(_OF_TABLE.table_id == Sync.table_id, _OF_TABLE.cause == VERIFICATION)
     .scalar_subquery()
 )
 
@@ -541,7 +569,8 @@ def _desired_table(row: AnyRow) -> TableDesired:
         start_now=row.start == StartKind.NOW or (row.start == StartKind.DUMP and not by_dump),
         start_dump=row.start_text if by_dump else "",
         unlogged_gsn=max((cause["gsn"] for cause in row.unlogged["causes"]), default=0) if row.unlogged else 0,
-        dump_gsn=row.dump_gsn or 0,
+        # What a verification finds to be equal may need no dump: what changes from its beginning on is told again.
+        dump_gsn=row.dump_gsn or (row.verified_gsn if row.unlogged else 0) or 0,
         earlier_rows_missing=row.start in (None, StartKind.RESUME) and row.earlier_rows_missing != "",
         was_synced=row.start not in (None, StartKind.RESUME) and bool(row.last_cut),
     )

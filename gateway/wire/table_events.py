@@ -91,7 +91,7 @@ def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
         dump=event.dump,
         removes_rows_before_gsn=event.removes_rows_before_gsn,
         unlogged_changes=clean_text(event.unlogged_changes),
-        reread=event.reread,
+        reread=event.reread or event.tells_anew,
         most_rereads_per_hour=event.most_rereads_per_hour,
         foreign_keys=tuple(_landed_key(table, key) for key in event.foreign_keys),
         unchecked_from_gsn=event.unchecked_from_gsn,
@@ -108,6 +108,8 @@ def _check_dump(table: TableName, event: TableEvent) -> None:
         raise _invalid(table, "a dump that is no UUID")
     if event.HasField("repaired") != (event.kind == TableEvent.REPAIRED):
         raise _invalid(table, "a repair's end without its ranges, or another event with some")
+    if event.tells_anew and event.kind != TableEvent.VERIFICATION_STARTED:
+        raise _invalid(table, "unlogged changes told again from an event on that begins no verification")
     if event.kind == TableEvent.DUMPED:
         if event.removes_rows == bool(event.removes_rows_before_gsn):
             raise _invalid(table, "a dump's end that removes all rows and some, or none")

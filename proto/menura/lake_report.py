@@ -37,7 +37,9 @@ A report, format 1 (times in microseconds since the epoch, UTC)::
 tables are not their sources'; with an empty text that there is nothing to say any more.
 
 A verdict is told once it is there, and with the whole state: of a table the newest one, and of those that are equal and
-of those that differ the newest. Who has a verdict already leaves it as it is.
+of those that differ the newest. Who has a verdict already leaves it as it is. One that is equal may have `since_gsn`:
+what the log lacks below this row number is in the lake all the same, and what it lacks above was told; 0 or absent:
+that is not known. One that is not may have `unproven`, a focus: outside of its ranges all was equal when it was read.
 
 `suspected` are all tables of which a verification has found leaves that differ: what is to be read again of them. They
 stand in each report until another verification of the table begins.
@@ -215,6 +217,10 @@ class LakeVerdict:
     #: when the source's last rows were read; 0: none were
     read_at_us: int
     at_us: int
+    #: of one that is equal: the lake has what the log lacks below this row number; 0: that is not known
+    since_gsn: int = 0
+    #: of one that is not: outside of its ranges all is equal; None: which these are is not known
+    unproven: LandedFocus | None = None
 
     @property
     def of(self) -> LakeTable:
@@ -418,28 +424,32 @@ def _view_cut(facts: Mapping[str, Any]) -> ViewCut:
 
 def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
     table = _table(facts)
+    verification = _text(facts, "verification", MAX_NAME_CHARS)
+    return LakeSuspect(table.tenant, table.source, table.database, table.table, verification, _focus(facts, "focus"))
+
+
+def _focus(facts: Mapping[str, Any], name: str) -> LandedFocus:
     try:
-        focus = decode_focus(_object(facts["focus"], "focus"))
+        focus = decode_focus(_object(facts[name], name))
     except (KeyError, TypeError, ValueError) as broken:
-        raise LakeReportError("focus is not of its form") from broken
+        raise LakeReportError(f"{name} is not of its form") from broken
     if len(focus.ranges) > MAX_FOCUS_PARTS or len(focus.buckets) > MAX_FOCUS_PARTS or not 0 <= focus.bits <= 64:
-        raise LakeReportError(f"focus has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
+        raise LakeReportError(f"{name} has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
     kinds = focus.kinds
     texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
     texts += [focus.rest_equal_in, focus.repaired_by]
     counts = (focus.rest_equal_at_us, focus.since_gsn, *(each.rows for each in focus.ranges))
     if not all(0 <= count <= MAX_INT64 for count in counts):
-        raise LakeReportError("focus has a time or counts that are none of 64 bits")
+        raise LakeReportError(f"{name} has a time or counts that are none of 64 bits")
     if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in focus.buckets):
-        raise LakeReportError("focus has numbers that are none of 64 bits")
+        raise LakeReportError(f"{name} has numbers that are none of 64 bits")
     if len(kinds) > MAX_KEY_COLUMNS or not all(map(is_kind, kinds)):
-        raise LakeReportError("focus has ranges of too many columns, or of another kind")
+        raise LakeReportError(f"{name} has ranges of too many columns, or of another kind")
     if not all(is_key(kinds, key, MOST_END_BYTES) for each in focus.ranges for key in (each.above, each.up_to)):
-        raise LakeReportError("focus has bounds that are no keys of its kinds")
+        raise LakeReportError(f"{name} has bounds that are no keys of its kinds")
     if any(len(text) > MAX_MESSAGE_CHARS or "\x00" in text or not _is_encodable(text) for text in texts):
-        raise LakeReportError("focus has bounds that are too long")
-    verification = _text(facts, "verification", MAX_NAME_CHARS)
-    return LakeSuspect(table.tenant, table.source, table.database, table.table, verification, focus)
+        raise LakeReportError(f"{name} has bounds that are too long")
+    return focus
 
 
 def _verdict(facts: Mapping[str, Any]) -> LakeVerdict:
@@ -465,6 +475,8 @@ def _verdict(facts: Mapping[str, Any]) -> LakeVerdict:
         leaves=leaves,
         read_at_us=_integer(facts, "read_at_us"),
         at_us=_integer(facts, "at_us"),
+        since_gsn=_integer(facts, "since_gsn") if "since_gsn" in facts else 0,
+        unproven=None if facts.get("unproven") is None else _focus(facts, "unproven"),
     )
 
 

@@ -73,6 +73,8 @@ class LandedFocus:
     repaired_by: str = ""
     #: number of the row at which the verification began by which all but `ranges` was equal; 0: that is not known
     since_gsn: int = 0
+    #: all changes above that number which are not logged are told (menura.v1.TableEvent.tells_anew)
+    tells_anew: bool = False
 
     @property
     def asked(self) -> "LandedFocus":
@@ -134,4 +136,5 @@ def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
         str(facts.get("rest_equal_in", "")),
         str(facts.get("repaired_by", "")),
         int(facts.get("since_gsn", 0)),
+        bool(facts.get("tells_anew", False)),
     )

@@ -222,7 +222,8 @@ class LandedEvent:
     removes_rows_before_gsn: int = 0
     #: why rows with a lower number may differ from the source's, which changed them without logging it; "": none did
     unlogged_changes: str = ""
-    #: a dump shall bring them; more than so many an hour stop the table. Of a FOREIGN_KEYS event: where a lake asks
+    #: a dump shall bring them; more than so many an hour stop the table. Of a FOREIGN_KEYS event: where a lake asks. Of
+    #: VERIFICATION_STARTED: all changes from there on that are not logged are told, as menura.v1 says of `tells_anew`
     reread: bool = False
     most_rereads_per_hour: int = 0
     #: of a FOREIGN_KEYS event

@@ -18,6 +18,7 @@ from menura.lake_report import (
     LakeVerdict,
     clipped,
 )
+from menura.landed_digest import decode_focus
 from menura.landing import LandedChunk
 
 from spark_sink.lake.digests import Finding, Verdict
@@ -64,6 +65,8 @@ def verdict_of(table: TableId, row: Mapping[str, Any]) -> LakeVerdict:
         leaves=tuple(map(_leaf, leaves[:MAX_LEAVES])),
         read_at_us=row["read_at_us"] or 0,
         at_us=row["at_us"],
+        since_gsn=(row.get("since_gsn") or 0) if row["verdict"] == Verdict.EQUAL.value else 0,
+        unproven=decode_focus(json.loads(row["unproven"])) if row.get("unproven") else None,
     )
 
 

@@ -18,6 +18,10 @@ in between, and all other leaves of this lake's table were equal, the table is, 
 
 No table is equal where a change that lacks values gave a row another key (`moved_rows`) since its verification began,
 or behind a repair since the one began by which the other leaves were equal.
+
+A verification whose agent tells anew of all that is not logged from its beginning on can stand for a dump. Its verdict
+says from which number on (`since_gsn`), or of which ranges it is not known that they are equal (`unproven`): these are
+read again then, and verified.
 """
 
 import json
@@ -31,13 +35,19 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from menura.key_values import Key, travelling
-from menura.lake_report import MAX_FOCUS_PARTS, MAX_REASON_CHARS, LakeVerdict, clipped
-from menura.landed_digest import LandedFocus, LandedRange, decode_focus, united
-from menura.landing import LandedChunk
+from menura.lake_report import MAX_REASON_CHARS, LakeVerdict, clipped
+from menura.landed_digest import LandedFocus, decode_focus
 from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError
+from spark_sink.ingest.conclusions import (
+    conclusion,
+    focus_of,
+    is_of_one_moment,
+    since_gsn_of,
+    told_since,
+    unproven_of,
+)
 from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
@@ -54,15 +64,7 @@ RETRY_SECONDS = 30.0
 FINISH_SECONDS = 600.0
 
 STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
-#: of those that differ, which are read again: for some millions of rows, and as many ranges as are told
-MOST_LEAVES = 256
-MOST_PARTS = MAX_FOCUS_PARTS
 BY_POLICY = "the table's policy for schema changes lets it differ from its source"
-REST_EQUAL = "all rows but those of ranges were equal when they were read, and these are since repair"
-HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
-SINCE_UNKNOWN = (
-    "from when on the rest of it was equal was not told, and a change without all values may have moved a row"
-)
 UNREAD = "the lake's changes of the meantime could not be read"
 _GIVEN_UP_BY = {
     "SYNC_STARTED": "the table's sync began anew",
@@ -87,6 +89,8 @@ class _Verification:
     is_over: bool = False
     #: what is to be read again; with the verdict that it is suspected
     focus: LandedFocus | None = None
+    #: from this number on all that is not logged is told; 0: that is not known
+    since_gsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +191,10 @@ class Verifications:
             finding = Finding(Verdict.VOID, "another one of the table began")
             row = table_row(event.table, held.name, held.gsn, event.seen.cut, "", None, finding)
             yield {**row, **tally(held.found.values())}
+        since_gsn = seen.gsn if seen.reread else 0
         with self._moved:
-            self._of[event.table] = _Verification(seen.dump, seen.gsn)
-        yield table_row(event.table, seen.dump, seen.gsn, event.seen.cut, "", None, None)
+            self._of[event.table] = _Verification(seen.dump, seen.gsn, since_gsn=since_gsn)
+        yield table_row(event.table, seen.dump, seen.gsn, event.seen.cut, "", None, None, since_gsn=since_gsn)
 
     def _awaits(self, table: TableId, due: DueChunk) -> bool:
         held, chunk = self._of.get(table), due.digest.chunk
@@ -204,9 +209,8 @@ class Verifications:
         if held is None or held.is_over or seen.gsn <= held.gsn:
             return
         if seen.kind == ENDED and seen.dump == held.name:
-            self.records.record(
-                [table_row(event.table, held.name, held.gsn, event.seen.cut, seen.position, None, None)]
-            )
+            asked = (held.name, held.gsn, event.seen.cut, seen.position, None, None)
+            self.records.record([table_row(event.table, *asked, since_gsn=held.since_gsn)])
             with self._moved:
                 held.ended = seen.position, event.seen.cut
                 self._tasks.append(_Task(event.table, held.name))
@@ -290,10 +294,12 @@ class Verifications:
             position, cut = held.ended
             if finding.verdict is Verdict.UNKNOWN and finding.leaves:
                 held.focus = focus_of(found, table_id, held.gsn)
+        unproven = unproven_of(found, table_id, held.since_gsn) if finding.verdict is Verdict.UNKNOWN else None
         if finding.verdict is Verdict.EQUAL and not is_of_one_moment(found):
             unsure = self._why_unsure(table, since_gsn_of(found, held.gsn))
             finding = Finding(Verdict.UNKNOWN, unsure, finding.lake_rows) if unsure else finding
-        self._over(table, held, cut, position, rows, finding)
+        held.since_gsn = told_since(found, held.since_gsn)
+        self._over(table, held, cut, position, rows, finding, unproven)
         words = "table verified table=%s verdict=%s rows=%d reason=%s"
         logger.info(words, table, finding.verdict.value, rows, finding.reason or "none")
 
@@ -306,11 +312,19 @@ class Verifications:
             return f"{UNREAD}: {type(failed).__name__}"
 
     def _over(
-        self, table: TableId, held: _Verification, cut: int, position: str, rows: int | None, finding: Finding
+        self,
+        table: TableId,
+        held: _Verification,
+        cut: int,
+        position: str,
+        rows: int | None,
+        finding: Finding,
+        unproven: LandedFocus | None = None,
     ) -> None:
         if held.is_over:  # given up while its changes were looked at
             return
-        row = table_row(table, held.name, held.gsn, cut, position, rows, finding, held.focus)
+        since_gsn = held.since_gsn if finding.verdict is Verdict.EQUAL else 0
+        row = table_row(table, held.name, held.gsn, cut, position, rows, finding, held.focus, unproven, since_gsn)
         with self._moved:
             tallied = tally(held.found.values())
         (row,) = self.records.record([{**row, **tallied}])
@@ -336,6 +350,7 @@ class Verifications:
             if row["chunk"] is None:
                 if held is None or held.name != row["verification"]:
                     held = self._of[table] = _Verification(row["verification"], row["gsn"])
+                held.since_gsn = row.get("since_gsn") or 0
                 held.is_over = row["verdict"] != DUE
                 held.focus = decode_focus(json.loads(row["focus"])) if row.get("focus") else None
                 self._note_verdict(row, tell=False)
@@ -358,116 +373,3 @@ class Verifications:
         self._tasks.extend(task for task in tasks.values() if not self._of[task.table].is_over)
         self._tasks.extend(_Task(table, held.name) for table, held in self._of.items() if not held.is_over)
         self._tell(self._verdicts)
-
-
-def conclusion(found: Sequence[tuple[DueChunk, Finding]], table_id: str = "") -> tuple[Finding, int]:
-    """A table's verdict by those of its chunks, and how many rows of the source these had.
-
-    `table_id`: Delta's, of the current state.
-    """
-    chain, is_whole = _in_order(found)
-    rows, lake_rows = sum(chunk.rows for chunk, _ in chain), sum(finding.lake_rows for _, finding in chain)
-    verdicts = [_of_table(chunk, finding, table_id) for chunk, finding in chain]
-    if not is_whole:
-        verdicts.append(Finding(Verdict.UNKNOWN, "a part of the table was not compared", lake_rows))
-    return _worst(verdicts, lake_rows), rows
-
-
-def _in_order(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[list[tuple[LandedChunk, Finding]], bool]:
-    """Chunks that follow each other from the key's beginning, and whether they come to its end."""
-    by_lower = {}
-    for due, finding in sorted(found, key=lambda each: (each[0].digest.cut, each[0].digest.chunk.chunk)):
-        chunk = due.digest.chunk
-        if not chunk.lower or chunk.lower != chunk.upper:  # of no keys: the next one begins there too
-            by_lower[chunk.lower] = chunk, finding  # the last reading of a range counts
-    chain: list[tuple[LandedChunk, Finding]] = []
-    lower = ""
-    values: Key | None = ()  # None: not told, as up to format 12 of the landing
-    while lower in by_lower:
-        chunk, finding = by_lower.pop(lower)
-        digest = chunk.digest
-        told = digest if digest is not None and (digest.kinds or digest.bits) else None
-        if told is not None and values is not None and told.above != values:
-            return chain, False
-        chain.append((chunk, finding))
-        lower, values = chunk.upper, told.up_to if told is not None else None
-        if not lower:
-            return chain, True
-    return chain, False
-
-
-def _of_table(chunk: LandedChunk, finding: Finding, table_id: str) -> Finding:
-    """What a chunk says of its table. One of a part that is equal says nothing, but behind a repair if the rest was."""
-    within = chunk.digest.within if chunk.digest is not None else None
-    if finding.verdict is not Verdict.EQUAL or within is None:
-        return finding
-    if within.repaired_by and within.rest_equal_at_us and within.rest_equal_in == table_id:
-        if not within.since_gsn:  # an older gateway or control plane has not kept it, or an older sink not told it
-            return Finding(Verdict.UNKNOWN, SINCE_UNKNOWN, finding.lake_rows)
-        reason = f"{REST_EQUAL} {within.repaired_by}"
-        return Finding(Verdict.EQUAL, reason, finding.lake_rows, equal_leaves=finding.equal_leaves)
-    return Finding(Verdict.UNKNOWN, HEALED, finding.lake_rows)
-
-
-def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
-    """The least certain one, but for differences: these are looked for before what is not known."""
-    for verdict in (Verdict.DIFFERS, Verdict.VOID, Verdict.UNKNOWN):
-        of_kind = [finding for finding in verdicts if finding.verdict is verdict]
-        if of_kind:
-            of_kind.sort(key=lambda finding: not finding.leaves)
-            leaves = tuple(leaf for finding in of_kind for leaf in finding.leaves)
-            rows = tuple(row for finding in of_kind for row in finding.rows)
-            return Finding(verdict, of_kind[0].reason, lake_rows, leaves, rows)
-    return Finding(Verdict.EQUAL, next((found.reason for found in verdicts if found.reason), ""), lake_rows)
-
-
-def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "", gsn: int = 0) -> LandedFocus:
-    """What is to be read again: the first of the leaves that differ; of ranges those that touch are one.
-
-    `gsn`: of the verification's beginning.
-    """
-    known = [(due, finding) for due, finding in found if finding is not None]
-    chunks = [(due.digest.chunk, finding) for due, finding in known if finding.leaves]
-    leaves = [leaf for _, finding in chunks for leaf in finding.leaves]
-    chunk, first = chunks[0][0], leaves[0]
-    within = chunk.digest.within if chunk.digest is not None else None
-    rest = (within.rest_equal_at_us, within.rest_equal_in) if within is not None else (0, "")
-    since_gsn = within.since_gsn if within is not None else 0
-    if first.bits:
-        buckets = tuple(leaf.bucket for leaf in leaves[:MOST_PARTS])
-        ranges, kinds = (within.ranges, within.kinds) if within is not None else ((), ())
-        return LandedFocus(ranges, first.bits, buckets, kinds, *rest, since_gsn=since_gsn)
-    kinds = first.kinds
-    ranges = united(
-        [
-            LandedRange("", "", *travelling(kinds, leaf.lower, leaf.upper), leaf.source_rows)
-            for leaf in leaves[:MOST_LEAVES]
-            if leaf.kinds == kinds
-        ]
-    )
-    is_all = len(leaves) <= MOST_LEAVES and len(ranges) <= MOST_PARTS and {leaf.kinds for leaf in leaves} == {kinds}
-    if within is None and is_all:
-        at_us = rest_equal_at_us(known)
-        rest, since_gsn = (at_us, table_id if at_us else ""), gsn if at_us else 0
-    return LandedFocus(ranges[:MOST_PARTS], 0, (), kinds, *rest, since_gsn=since_gsn)
-
-
-def is_of_one_moment(found: Sequence[tuple[DueChunk, Finding]]) -> bool:
-    """Whether the whole table was read as one chunk."""
-    digest = found[0][0].digest.chunk.digest if len(found) == 1 else None
-    return digest is not None and digest.within is None
-
-
-def since_gsn_of(found: Iterable[tuple[DueChunk, Finding]], gsn: int) -> int:
-    """At which number all that a verdict is of began to be looked at; `gsn`: of the verification's own beginning."""
-    digests = [due.digest.chunk.digest for due, _ in found]
-    return min([gsn, *(each.within.since_gsn for each in digests if each and each.within and each.within.since_gsn)])
-
-
-def rest_equal_at_us(found: Sequence[tuple[DueChunk, Finding]]) -> int:
-    """When the source was read, of whose leaves all were equal but those that differ; 0 where one is not known."""
-    chain, is_whole = _in_order(found)
-    for chunk, finding in chain:
-        leaves = len(chunk.digest.leaves) if chunk.digest is not None else 0
-        is_whole = is_whole and finding.equal_leaves + len(finding.leaves) == leaves
-    return max(chunk.read_at_us for chunk, _ in chain) if chain and is_whole else 0

@@ -24,8 +24,10 @@ from spark_sink.work import TableId
 
 _DUMP_STARTED, _DUMPED = "DUMP_STARTED", "DUMPED"
 _SYNC_STARTED, _SYNC_STOPPED = "SYNC_STARTED", "SYNC_STOPPED"
-_KINDS = (_DUMP_STARTED, _DUMPED, _SYNC_STARTED, _SYNC_STOPPED)
+_LOG_GAP, _FOREIGN_KEYS = "LOG_GAP", "FOREIGN_KEYS"
+_KINDS = (_DUMP_STARTED, _DUMPED, _SYNC_STARTED, _SYNC_STOPPED, _FOREIGN_KEYS)
 _KEEPS = "delta.logRetentionDuration"
+_SINCE = "since_gsn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,10 @@ class Condition:
     stale: dict[int, str] = field(default_factory=dict)
     earlier_rows_missing: str = ""
     _dump_gsn: int = 0
+    #: of these the numbers of gaps of the log
+    _gaps: set[int] = field(default_factory=set)
+    #: number of the first event that told of its foreign keys: what they did before a dump began it alone brings
+    _keys_gsn: int = 0
 
     def follow(self, event: Mapping[str, Any]) -> None:
         """The next event of the table."""
@@ -105,6 +111,16 @@ class Condition:
             self.stale = {at: why for at, why in self.stale.items() if at > self._dump_gsn}
         if event["unlogged_changes"]:
             self.stale[gsn] = event["unlogged_changes"]
+        if kind == _LOG_GAP:
+            self._gaps.add(gsn)
+        if kind == _FOREIGN_KEYS and not self._keys_gsn:
+            self._keys_gsn = gsn
+
+    def proven(self, since_gsn: int) -> None:
+        """The table was equal to its source's, by a verification that began at this number and stands for a dump: gaps
+        of before are over. Keys that are told later change nothing of that."""
+        if not 0 < self._keys_gsn <= since_gsn:
+            self.stale = {at: why for at, why in self.stale.items() if at not in self._gaps or at > since_gsn}
 
 
 def read_boundaries(cuts: DeltaTable | None, tenant: str, source: str) -> Boundaries:
@@ -158,7 +174,9 @@ def _lowest_after(cuts: DeltaTable, tenant: str, source: str, cut: int) -> dict[
     return {TableId(tenant, source, row["database"], row["table"]): row["lowest"] for row in rows}
 
 
-def conditions_at(events: DeltaTable | None, tenant: str, source: str, cut: int) -> dict[TableId, Condition]:
+def conditions_at(
+    events: DeltaTable | None, validation: DeltaTable | None, tenant: str, source: str, cut: int
+) -> dict[TableId, Condition]:
     """Of the tables with events of this kind."""
     if events is None:
         return {}
@@ -174,7 +192,23 @@ def conditions_at(events: DeltaTable | None, tenant: str, source: str, cut: int)
     found: dict[TableId, Condition] = {}
     for row in scan(events, query).read_all().to_pylist():
         found.setdefault(TableId(tenant, source, row["database"], row["table"]), Condition()).follow(row)
+    for table, since_gsn in proofs_at(validation, tenant, source, cut).items():
+        if table in found:
+            found[table].proven(since_gsn)
     return found
+
+
+def proofs_at(validation: DeltaTable | None, tenant: str, source: str, cut: int) -> dict[TableId, int]:
+    """Of tables that were proven to be equal up to this cut, the number at which began what stands for a dump."""
+    if validation is None or _SINCE not in schema_of(validation).names:
+        return {}
+    query = (
+        f'SELECT "database", "table", max({_SINCE}) AS since FROM t WHERE {_of_source(tenant, source)} '  # noqa: S608
+        f"AND cut <= {cut} AND chunk IS NULL AND verdict = 'equal' AND {_SINCE} > 0 "
+        'GROUP BY "database", "table"'
+    )
+    rows = scan(validation, query).read_all().to_pylist()
+    return {TableId(tenant, source, row["database"], row["table"]): row["since"] for row in rows}
 
 
 def stops_at(errors: DeltaTable | None, tenant: str, source: str, cut: int) -> dict[TableId, str]:

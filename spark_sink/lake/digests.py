@@ -113,6 +113,8 @@ class Finding:
     rows: tuple[DifferingRow, ...] = ()
     #: leaves that are equal for certain, also where others are not
     equal_leaves: int = 0
+    #: ranges that are not, by their leaves; none where it is not equal: all of the chunk
+    unproven: tuple[DifferingLeaf, ...] = ()
 
 
 def compare(
@@ -174,7 +176,8 @@ class _Comparison:
         differences = {leaf: _minus(ours, theirs) for leaf, (ours, theirs) in pairs if ours != theirs}
         if _are_of_one_moment(differences, effects):
             return Finding(Verdict.EQUAL, lake_rows=lake_rows, equal_leaves=len(source))
-        equal = len(source) - len(differences.keys() | {leaf for effect in effects for leaf in effect})
+        unproven = differences.keys() | {leaf for effect in effects for leaf in effect}
+        equal = len(source) - len(unproven)
         certain = [
             leaf
             for leaf, difference in differences.items()
@@ -184,13 +187,21 @@ class _Comparison:
             certain = []
         if not certain:
             why = _LACKING if lacking.issuperset(differences) else _UNCLEAR
-            return Finding(Verdict.UNKNOWN, why, lake_rows, equal_leaves=equal)
+            return Finding(Verdict.UNKNOWN, why, lake_rows, equal_leaves=equal, unproven=self._ranges(unproven, held))
         if self.hashing.digest.bits >= WHOLE_HASH_BITS:
             changed = {leaf for each in effects for leaf in each}
             rows = tuple(self._row(leaf, source[leaf][0], held[leaf][0], leaf in changed) for leaf in certain)
             return Finding(Verdict.DIFFERS, "rows differ", lake_rows, rows=rows, equal_leaves=equal)
         leaves = tuple(self._leaf(leaf, source[leaf][0], held[leaf][0]) for leaf in certain)
-        return Finding(Verdict.UNKNOWN, SUSPECTED, lake_rows, leaves, equal_leaves=equal)
+        ranges = self._ranges(unproven, held)
+        return Finding(Verdict.UNKNOWN, SUSPECTED, lake_rows, leaves, equal_leaves=equal, unproven=ranges)
+
+    def _ranges(self, leaves: Iterable[int], held: Sequence[Sums]) -> tuple[DifferingLeaf, ...]:
+        """None where leaves are buckets."""
+        if not isinstance(self.leaves, RangeLeaves):
+            return ()
+        source = self._source(len(held))
+        return tuple(self._leaf(leaf, source[leaf][0], held[leaf][0]) for leaf in sorted(leaves))
 
     def _is_misplaced(self, lacking: set[int], effects: Sequence[Effect]) -> bool:
         """Rows that are known by all of their values, and lack some, may be of any leaf."""

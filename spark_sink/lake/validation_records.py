@@ -10,6 +10,9 @@ its chunks go, but those that say what is not equal.
 ``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows", "bits", "bucket"}: leaves in which rows differ
 ``rows``     JSON array of {"key", "hash", "source_rows", "lake_rows", "columns"}: rows that differ, the first thousand
 ``focus``    of a table with leaves that differ, JSON of `menura.landed_digest.LandedFocus`: what is to be read again
+``unproven``  of a table that is not equal, the same: ranges outside of which all was equal; null: they are not known
+``since_gsn``  of a table: above this number all is told that is not logged; once it is equal it stands for a dump
+               that began there. 0 or null: that is not known
 """
 
 import json
@@ -58,6 +61,8 @@ SCHEMA = pa.schema(
         ("due", pa.string()),
         ("rows", pa.string()),
         ("focus", pa.string()),
+        ("unproven", pa.string()),
+        ("since_gsn", pa.int64()),
         ("at_us", pa.int64()),
         (NUMBER, pa.int64()),
     ]
@@ -114,12 +119,15 @@ def table_row(
     rows: int | None,
     finding: Finding | None,
     focus: LandedFocus | None = None,
+    unproven: LandedFocus | None = None,
+    since_gsn: int | None = None,
 ) -> dict[str, Any]:
     """`gsn`: of the event that began it. Without a finding it goes on; with a position, all of its chunks are there."""
     said: dict[str, Any] = {"verdict": DUE, "reason": ""} if finding is None else finding_facts(finding)
     facts = {"verification": verification, "gsn": gsn, "cut": cut, "position": position, "source_rows": rows}
-    asked = {"focus": json.dumps(asdict(focus)) if focus is not None else None}
-    return {**table_facts(table), **facts, **said, **asked}
+    foci = {"focus": focus, "unproven": unproven}
+    asked = {name: json.dumps(asdict(found)) if found is not None else None for name, found in foci.items()}
+    return {**table_facts(table), **facts, **said, **asked, "since_gsn": since_gsn}
 
 
 def finding_facts(finding: Finding) -> dict[str, Any]:

@@ -22,6 +22,28 @@ def test_cause_when_it_was_told_then_counts_until_a_dump_begins_or_ends() -> Non
     assert not heard(stale, 4, Kind.DUMPED, removes_rows_before_gsn=2)
 
 
+def test_cause_when_a_verification_begins_then_what_changes_from_there_on_is_told_again() -> None:
+    """It may stand for the dump: what a foreign key or a statement does from its beginning on nobody else tells."""
+    stale = StaleTables(())
+    assert heard(stale, 1, Kind.LOG_GAP, unlogged_changes="the log was purged", reread=True) and stale.waits(ORDERS)
+    assert not heard(stale, 2, Kind.VERIFICATION_STARTED, tells_anew=True) and not stale.waits(ORDERS)
+    assert not heard(stale, 3, Kind.VERIFIED) and not stale.waits(ORDERS)
+    assert ORDERS in stale, "nobody has told that its rows are the source's"
+    assert heard(stale, 4, Kind.FOREIGN_KEYS, unlogged_changes="a foreign key may have acted") and stale.waits(ORDERS)
+    assert not heard(stale, 5, Kind.DUMP_STARTED) and not stale.waits(ORDERS)
+    heard(stale, 6, Kind.DUMPED, removes_rows_before_gsn=5)
+    assert ORDERS not in stale
+
+
+def test_dump_when_a_verification_began_behind_a_cause_that_it_does_not_heal_then_the_table_stays_stale() -> None:
+    stale = StaleTables(())
+    heard(stale, 1, Kind.DUMP_STARTED)
+    heard(stale, 2, Kind.ROWS_UNLOGGED, unlogged_changes="of no statement")
+    heard(stale, 3, Kind.VERIFICATION_STARTED, tells_anew=True)
+    heard(stale, 4, Kind.DUMPED, removes_rows_before_gsn=1)
+    assert ORDERS in stale and not stale.waits(ORDERS)
+
+
 def test_cause_when_it_is_known_from_before_the_stream_then_does_not_count() -> None:
     """A dump that had failed and goes on is not announced again, and brings rows of before."""
     sync = changes_pb2.TableSync(table=TableName(database="shop", table="orders"), unlogged_gsn=150)

@@ -334,6 +334,13 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, li
     wait_for("the API to answer again", answers)
 
 
+def test_up_when_it_is_to_compare_behind_gaps_then_the_gateway_is_and_else_not(tmp_path: Path):
+    listen = ("127.0.0.1:7070", "127.0.0.1:7080")
+    for wanted in (True, False):
+        gateway, *_ = up_module._components(tmp_path, *listen, compare_behind_gaps=wanted, with_sink=False)
+        assert ("--compare-behind-gaps" in gateway.arguments) is wanted
+
+
 def test_up_when_it_runs_a_sink_then_its_lake_is_expected_before_the_sink_says_anything(tmp_path: Path):
     up_module._prepare_database(tmp_path, with_sink=True)
     up_module._prepare_database(tmp_path, with_sink=True)  # again, at the next start

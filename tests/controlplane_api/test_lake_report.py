@@ -23,11 +23,13 @@ from menura.lake_report import (
 from menura.landed_digest import LandedFocus, LandedRange
 
 from tests.controlplane_api.lake_facts import PROBLEM, Sink, lake_source, stop, table_of
+from tests.controlplane_api.verdict_facts import verdict
 
 FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), ()),), 4, (-(1 << 63), (1 << 63) - 1), ("integer",))
 WHOLE = Sink().report(
     sources=(lake_source(7),), stopped=(stop("orders"), stop("☃ `x")), resumed=(table_of("items"),), problem=PROBLEM,
     suspected=(LakeSuspect("acme", "shop", "shop", "orders", "3f1c", FOCUS),),
+    verdicts=(verdict(7, since_gsn=41), verdict(8, "unknown", unproven=FOCUS)),
 )  # fmt: skip
 MISSING = object()
 
@@ -36,6 +38,13 @@ def test_report_and_reply_when_encoded_then_decode_to_themselves():
     assert decode_report(encode_report(WHOLE)) == WHOLE
     reply = LakeReply(resend=True, retry=(table_of("orders"),))
     assert decode_reply(encode_reply(reply)) == reply
+
+
+def test_verdict_when_an_older_sink_tells_it_then_nobody_knows_since_when_it_holds_or_what_is_unproven():
+    facts = json.loads(encode_report(WHOLE))
+    for told in facts["verdicts"]:
+        del told["since_gsn"], told["unproven"]
+    assert decode_report(json.dumps(facts).encode()).verdicts == (verdict(7), verdict(8, "unknown"))
 
 
 def test_report_when_it_has_fields_of_a_later_version_then_they_are_ignored():
@@ -80,6 +89,10 @@ def test_report_when_it_has_fields_of_a_later_version_then_they_are_ignored():
         (("suspected", 0, "focus", "bits"), 65),
         (("suspected", 0, "focus", "since_gsn"), -1),
         (("suspected", 0, "focus", "since_gsn"), 1 << 63),
+        (("verdicts", 0, "since_gsn"), -1),
+        (("verdicts", 0, "since_gsn"), None),
+        (("verdicts", 1, "unproven"), []),
+        (("verdicts", 1, "unproven", "bits"), 65),
         (("suspected", 0, "focus", "buckets"), [0] * 17),
         (("suspected", 0, "focus", "buckets"), [1 << 63]),
         (("suspected", 0, "focus", "buckets"), ["1"]),

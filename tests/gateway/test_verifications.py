@@ -56,7 +56,8 @@ def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_
             assert script.order.verifies
             await script.plan()
             started = script.gsn + 1
-            await script.end_cut(events=[table_event(started, "VERIFICATION_STARTED", dump=dump)])
+            begins = table_event(started, "VERIFICATION_STARTED", dump=dump, tells_anew=True)
+            await script.end_cut(events=[begins])
             await script.client.send(chunk_end=chunk_end(dump, 1, "", '["300"]', 200, digest=digest(up_to=["300"])))
             assert (await script.client.expect("chunk_landed")).chunk == 1
             empty = Digest(key=["id"], kinds=["integer"], above=["300"], leaves=[Leaf()])
@@ -75,8 +76,9 @@ def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_
         LandedDigest((), ("id",), (LandedLeaf((), 0, 0, 0),), kinds=("integer",), above=(300,)),
     ]
     assert [chunk.rows for chunk in chunks] == [200, 0]
-    events = [(event.kind, event.dump, event.removes_rows) for e in entries for cut in e.cuts for event in cut.events]
-    assert events == [("VERIFICATION_STARTED", dump, False), ("VERIFIED", dump, False)]
+    landed = [event for entry in entries for cut in entry.cuts for event in cut.events]
+    events = [(event.kind, event.dump, event.removes_rows, event.reread) for event in landed]
+    assert events == [("VERIFICATION_STARTED", dump, False, True), ("VERIFIED", dump, False, False)]
     assert data_files(tmp_path) == []
     assert registry.ledger.done == [dump]
     for entry in entries:
@@ -109,6 +111,20 @@ def test_a_verification_when_its_agent_lies_then_the_stream_ends_and_nothing_lan
     asyncio.run(scenario())
     assert data_files(tmp_path) == []
     assert not [chunk for entry in read_log(tmp_path) for cut in entry.cuts for chunk in cut.chunks]
+
+
+def test_an_event_when_it_tells_anew_and_begins_no_verification_then_the_stream_ends(
+    tmp_path: Path, registry: MemoryRegistry
+) -> None:
+    dump = registry.want_dump("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with dump_begun(tmp_path, registry, dump) as (script, _):
+            events = [table_event(script.gsn + 1, "LOG_GAP", unlogged_changes="purged", tells_anew=True)]
+            await script.end_cut(events=events, settle=False)
+            assert (await script.binlog.expect("error")).code == "PAYLOAD_INVALID"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("kind", ["VERIFICATION_STARTED", "VERIFIED"])

@@ -136,6 +136,8 @@ class Event:
     #: how many rows just before it nobody has checked
     unchecked_rows: int = 0
     repaired: LandedRepair | None = None
+    #: of VERIFICATION_STARTED: the agent tells anew
+    reread: bool = False
 
 
 @dataclass(frozen=True)
@@ -456,6 +458,7 @@ def _landed_event(event: Event, gsn: int, cut: int, commit_us: int) -> LandedEve
         event.dump,
         event.removes_rows_before_gsn,
         unlogged_changes=event.unlogged_changes,
+        reread=event.reread,
         foreign_keys=event.foreign_keys,
         unchecked_from_gsn=gsn - event.unchecked_rows if event.unchecked_rows else 0,
         repaired=event.repaired,

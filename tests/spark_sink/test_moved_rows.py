@@ -14,7 +14,8 @@ from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.landing import KeyNumbers, LandedRepair
 
-from spark_sink.ingest.verifications import SINCE_UNKNOWN, UNREAD
+from spark_sink.ingest.conclusions import SINCE_UNKNOWN
+from spark_sink.ingest.verifications import UNREAD
 from spark_sink.lake import moved_rows
 from spark_sink.lake.changelog_retention import Kept, write_kept
 from spark_sink.lake.delta_table import read_layout, scan, schema_of, write_layout

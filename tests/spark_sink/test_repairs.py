@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.landing import KeyNumbers, LandedRepair
 
-from spark_sink.ingest.verifications import HEALED
+from spark_sink.ingest.conclusions import HEALED
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import chunk_merge, current_rows, merge
 from spark_sink.lake.delta_table import open_dump_gsn

@@ -39,6 +39,10 @@ class UnloggedView(View):
     causes: list[UnloggedCauseView]
     #: causes between these that are not listed
     more: int
+    #: UUID of the verification or repair that takes the dump's place; empty: none does
+    comparison: str = ""
+    #: why no comparison with the source could take the dump's place; empty: none was tried
+    instead: str = ""
 
 
 class TableView(View):
