@@ -5,8 +5,9 @@
 - Goes out: a verification of the whole table; where its verdict names the ranges outside of which all was equal, their
   repair; behind that a verification of these. Once one is equal, the note loses the gaps below the number that the sink
   tells with it (`since_gsn`), and no others.
-- Durable is each step with its order: a row of `dump`, and in the note `comparison`, its UUID; `compared_in`, the lake
-  whose word counts; `compared_key`, the columns of the ranges; and `verifications`, how many there were.
+- Durable is each step with its order: a row of `dump` that `compares`, and in the note `comparison`, its UUID; `began`,
+  that of the first; `compared_in`, the lake whose word counts; `compared_key`, the columns of the ranges; and
+  `verifications`, how many there were.
 - A kill leaves a step ordered or not, and what it follows from stays: the log's entry, the verdict, the dump's end. So
   whatever happens next to the table orders the step; where nothing happens, the gateway's clock does (`overdue`).
 - A dump brings the table's rows wherever a comparison can't be, or does not end: `instead` in the note says why.
@@ -23,12 +24,13 @@ from typing import Any
 from menura.lake_report import LakeTable
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.naming import TableName
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, or_, select, update
+from sqlalchemy.orm import aliased
 
 from controlplane_api import verification_schedules
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document
-from controlplane_api.dump_lives import REPAIR, VERIFICATION, DumpOptions, create_dumps, create_focused
+from controlplane_api.dump_lives import REPAIR, VERIFICATION, DumpOptions, create_dumps, create_focused, delete_dumps
 from controlplane_api.dumps import has_unique_key
 from controlplane_api.lookups import among
 from controlplane_api.models import (
@@ -63,38 +65,44 @@ PROMPT, DELAY_SECONDS = 2, 10
 #: leads the key of a plan by which a verification reads the table in one snapshot (menura.v1.DumpPlan)
 IN_ONE_SNAPSHOT = "*"
 #: a note's own, beside its causes
-MARKS = ("comparison", "compared_in", "compared_key", "verifications", "instead")
-#: the log is not needed for what it reads: nothing of it is replayed
-_VERIFIES = DumpOptions(forced=True)
+MARKS = ("comparison", "began", "compared_in", "compared_key", "verifications", "instead")
+#: ended steps of a table that are remembered, beyond those of the last hour, by which `rereads` bounds them
+KEPT_STEPS = 20
+HOUR_US = 3_600_000_000
 _COMPARISON: ColumnElement[str] = Sync.unlogged["comparison"].as_string()
+_OTHER = aliased(Dump)
 
 
-def left_to_dumps(connection: Connection, rows: Sequence[AnyRow], at_us: int, *, begins: bool) -> list[AnyRow]:
-    """Of these tables, which need a re-read and have no dump under way, those whose rows a dump has to bring. Of the
-    others a comparison goes on, or begins here, if `begins`.
+def left_to_dumps(
+    connection: Connection, rows: Sequence[AnyRow], delays: Mapping[int, int], at_us: int
+) -> list[AnyRow]:
+    """Of these tables, which need a re-read and have neither a dump nor a comparison under way, those whose rows a dump
+    has to bring. Of the others a comparison begins here, by table after so many seconds.
     """
-    left = [row for row in rows if not row.unlogged.get("comparison")]
-    if not begins:
-        return left
-    asked = [row for row in left if _is_of_gaps(row.unlogged) and not row.unlogged.get("instead")]
+    asked = [row for row in rows if _is_of_gaps(row.unlogged) and not row.unlogged.get("instead")]
     large = [row for row in asked if (row.estimated_rows or 0) >= LEAST_ROWS]
     begun: set[int] = set()
     for source_id in dict.fromkeys(row.source_id for row in large):
         of_source = [row for row in large if row.source_id == source_id]
-        begun |= _begin(connection, source_id, of_source, at_us)
-    return [row for row in left if row.table_id not in begun]
+        begun |= _begin(connection, source_id, of_source, delays, at_us)
+    return [row for row in rows if row.table_id not in begun]
 
 
-def _begin(connection: Connection, source_id: int, rows: Sequence[AnyRow], at_us: int) -> set[int]:
+def _begin(
+    connection: Connection, source_id: int, rows: Sequence[AnyRow], delays: Mapping[int, int], at_us: int
+) -> set[int]:
     """Tables whose comparison begins; the note of each other one says why not."""
     facts = _facts(connection, source_id, at_us)
     whys = {row.table_id: _why_not(row, facts) for row in rows}
     begun = [table_id for table_id, why in whys.items() if not why]
-    made = create_dumps(connection, source_id, begun, _VERIFIES, VERIFICATION, at_us)
+    options, closed_seconds = verification_schedules.reading(connection, source_id, at_us)
+    waits = {table_id: max(closed_seconds, delays[table_id]) for table_id in begun}
+    made = create_dumps(connection, source_id, begun, options, VERIFICATION, at_us, waits, compares=True)
+    first = {"compared_in": facts.lake_id, "verifications": 1}
     notes = {
         row.table_id: {**row.unlogged, "instead": whys[row.table_id]}
         if row.table_id not in made
-        else {**row.unlogged, "comparison": made[row.table_id], "compared_in": facts.lake_id, "verifications": 1}
+        else {**row.unlogged, "comparison": made[row.table_id], "began": made[row.table_id], **first}
         for row in rows
     }
     _store(connection, notes)
@@ -108,12 +116,18 @@ def follow(connection: Connection, table_ids: Sequence[int], at_us: int) -> None
         return
     told = _told(connection, rows)
     lakes = _lakes(connection, {(row.tenant, row.source) for row in rows})
+    are_equal = {row.source_id for row in rows if row.table_id in told and told[row.table_id].verdict == Proof.EQUAL}
+    families = {source_id: _family(connection, source_id) for source_id in sorted(are_equal)}
     notes: dict[int, Document | None] = {}
     for row in rows:
-        at = _Step(row, told.get(row.table_id), lakes[row.tenant, row.source], at_us)
+        family = families.get(row.source_id)
+        has_keys = family is None or (row.database, row.name) in family
+        at = _Step(row, told.get(row.table_id), lakes[row.tenant, row.source], has_keys, at_us)
         note = at.note_after(connection)
         if note != row.unlogged:
             notes[row.table_id] = note
+            if note is None or "comparison" not in note:
+                _forget_old(connection, row.table_id, at_us - HOUR_US)
     _store(connection, notes)
 
 
@@ -185,6 +199,8 @@ class _Step:
     told: AnyRow | None
     #: that follow the source
     lakes: Collection[int]
+    #: with that of an equal table: it has foreign keys, or tables refer to it, or that is not known
+    has_keys: bool
     at_us: int
 
     def note_after(self, connection: Connection) -> Document | None:
@@ -214,9 +230,12 @@ class _Step:
         """After the verdict of the newest verification."""
         note = self.row.unlogged
         if told.verdict == Proof.EQUAL:
+            if self.row.is_read:
+                return dict(note)
             if not told.since_gsn:
                 return self._instead("from when on it is equal was not told: the sink, gateway or agent is older")
-            verification_schedules.forget_old(connection, self.row.table_id)
+            if self.has_keys:  # what they did an agent does not tell that was replaced by an older one meanwhile
+                return self._instead("it has foreign keys since, or tables refer to it")
             return covered(note, told.since_gsn)
         if note["verifications"] >= MOST_VERIFICATIONS:
             return self._instead(f"after {MOST_VERIFICATIONS} verifications it is not known: {told.reason}")
@@ -240,29 +259,33 @@ class _Step:
         count = note["verifications"] + (cause == VERIFICATION)
         options, delay = DumpOptions(), 0
         if cause == VERIFICATION:
-            options, delay = _VERIFIES, max(0, count - PROMPT) * DELAY_SECONDS
+            options, closed_seconds = verification_schedules.reading(connection, row.source_id, self.at_us)
+            delay = max(closed_seconds, (count - PROMPT) * DELAY_SECONDS)
         where = (row.source_id, row.table_id)
-        made = create_focused(connection, *where, options, cause, focus, self.at_us, delay)
+        made = create_focused(connection, *where, options, cause, focus, self.at_us, delay, compares=True)
         key = row.key[: len(focus.kinds)] if cause == REPAIR else note["compared_key"]
         return {**note, "comparison": made, "compared_key": key, "verifications": count}
 
     def _instead(self, why: str) -> Document:
         """A dump follows."""
         logger.info("a dump follows a comparison: dump=%s because=%s", self.row.unlogged["comparison"], why)
-        return {**without_marks(self.row.unlogged), "instead": why}
+        note = self.row.unlogged
+        return {**without_marks(note), "began": note["began"], "instead": why}
 
 
 def _compared(connection: Connection, table_ids: Sequence[int]) -> Sequence[AnyRow]:
-    """Those that are, with their newest step; `is_read`: something reads them, `is_read_since`: and has, since then."""
-    others = (Dump.table_id.in_(table_ids), Dump.cause != VERIFICATION, Dump.state != DumpEnd.RUNNING)
-    newest = select(Dump.table_id, func.max(Dump.id).label("id")).where(*others).group_by(Dump.table_id).subquery()
+    """Those that are, with their newest step. `is_read`: something reads them. `is_read_since`: a dump or a repair that
+    is no step has, since this one was ordered, whenever it was ordered itself."""
+    ended_since = or_(_OTHER.id > Dump.id, _OTHER.ended_at_us > Dump.created_at_us)
+    is_other = and_(_OTHER.cause != VERIFICATION, _OTHER.compares.is_(False), _OTHER.state != DumpEnd.RUNNING)
+    is_read_since = exists(1).where(_OTHER.table_id == Dump.table_id, is_other, ended_since)
     running = select(Dump.table_id).where(Dump.table_id.in_(table_ids), Dump.state == DumpEnd.RUNNING)
     runs = and_(Sync.desired == Desired.SYNCING, Sync.failed.is_(False), Sync.start.is_(None))
     return connection.execute(
         select(
             Sync.table_id, Sync.source_id, Sync.unlogged,
             runs.label("runs"), Sync.table_id.in_(running).label("is_read"),
-            func.coalesce(newest.c.id > Dump.id, False).label("is_read_since"),
+            is_read_since.label("is_read_since"),
             Dump.uuid, Dump.cause, Dump.state, Dump.focus, Dump.key, Dump.ended_at_us,
             Source.name.label("source"), Tenant.name.label("tenant"), SourceTable.database, SourceTable.name,
         )
@@ -270,10 +293,16 @@ def _compared(connection: Connection, table_ids: Sequence[int]) -> Sequence[AnyR
         .join(Source, Source.id == Sync.source_id)
         .join(Tenant, Tenant.id == Source.tenant_id)
         .outerjoin(Dump, and_(Dump.table_id == Sync.table_id, Dump.uuid == _COMPARISON))
-        .outerjoin(newest, newest.c.table_id == Sync.table_id)
         .where(Sync.table_id.in_(table_ids), Sync.unlogged.is_not(None), _COMPARISON.is_not(None))
         .order_by(Sync.table_id)
     ).all()  # fmt: skip
+
+
+def _forget_old(connection: Connection, table_id: int, before_us: int) -> None:
+    """Steps of comparisons that are over."""
+    of_table = (Dump.table_id == table_id, Dump.compares, Dump.state != DumpEnd.RUNNING)
+    ended = select(Dump.id).where(*of_table, Dump.created_at_us <= before_us).order_by(Dump.id.desc())
+    delete_dumps(connection, list(connection.execute(ended.offset(KEPT_STEPS)).scalars()))
 
 
 def _told(connection: Connection, rows: Sequence[AnyRow]) -> dict[int, AnyRow]:
@@ -319,6 +348,13 @@ def _facts(connection: Connection, source_id: int, at_us: int) -> _SourceFacts:
     of_source = (LakeStop.lake_id == lake_id, LakeStop.tenant == source.tenant, LakeStop.source == source.name)
     stops = connection.execute(select(LakeStop.database, LakeStop.name, LakeStop.code).where(*of_source))
     stopped = {(stop.database, stop.name): stop.code for stop in stops}
+    family = _family(connection, source_id)
+    why = "" if family is not None else "not all foreign keys of the source are known"
+    return _SourceFacts(lake_id, "the lake's sink does not report" if silent else why, stopped, family or frozenset())
+
+
+def _family(connection: Connection, source_id: int) -> frozenset[TableName] | None:
+    """Tables that have foreign keys, and those that these refer to; None: not all are known."""
     children = connection.execute(
         select(
             SourceTable.database, SourceTable.name, SourceTable.foreign_keys.label("seen"), Sync.foreign_keys,
@@ -327,13 +363,12 @@ def _facts(connection: Connection, source_id: int, at_us: int) -> _SourceFacts:
         .join_from(Sync, SourceTable)
         .where(Sync.source_id == source_id)
     ).all()  # fmt: skip
-    why = "the lake's sink does not report" if silent else ""
     if any(child.more_foreign_keys for child in children):
-        why = why or "not all foreign keys of the source are known"
-    return _SourceFacts(lake_id, why, stopped, frozenset(table for child in children for table in _family(child)))
+        return None
+    return frozenset(table for child in children for table in _related(child))
 
 
-def _family(child: AnyRow) -> Iterator[TableName]:
+def _related(child: AnyRow) -> Iterator[TableName]:
     told = child.foreign_keys["foreign_keys"] if child.foreign_keys else []
     if child.foreign_keys is not None or child.seen:
         yield child.database, child.name

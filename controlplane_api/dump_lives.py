@@ -69,14 +69,19 @@ def create_dumps(
     cause: str = "",
     at_us: int | None = None,
     delay_seconds: Mapping[int, int] = MappingProxyType({}),
+    *,
+    compares: bool = False,
 ) -> dict[int, str]:
-    """A new dump of each of these tables, ordered at this time or now, begun after its delay; their UUIDs by table."""
+    """A new dump of each of these tables, ordered at this time or now, begun after its delay; their UUIDs by table.
+
+    `compares`: as a step of a comparison.
+    """
     if not tables:
         return {}
     made = {table_id: str(uuid4()) for table_id in tables}
     fixed = {
         "source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": now_us() if at_us is None else at_us,
-        "key": [], "cause": cause, **asdict(options),
+        "key": [], "cause": cause, "compares": compares, **asdict(options),
     }  # fmt: skip
     rows = [
         {"uuid": uuid, "table_id": table_id, "delay_seconds": delay_seconds.get(table_id, 0), **fixed}
@@ -100,10 +105,13 @@ def create_focused(
     focus: LandedFocus | None,
     at_us: int | None = None,
     delay_seconds: int = 0,
+    *,
+    compares: bool = False,
 ) -> str:
     """The same of one table, whose rows are those of a focus, if one is given; its UUID."""
     delays = {table_id: delay_seconds}
-    uuid = create_dumps(connection, source_id, [table_id], options, cause, at_us, delays)[table_id]
+    made = create_dumps(connection, source_id, [table_id], options, cause, at_us, delays, compares=compares)
+    uuid = made[table_id]
     if focus is not None:
         this = Dump.source_id == source_id, Dump.uuid == uuid
         connection.execute(update(Dump).where(*this).values(focus=asdict(focus)))

@@ -21,12 +21,12 @@ from menura.instants import now_us
 from menura.lake_report import LakeTable
 from menura.landing import LandedEvent
 from menura.naming import sync_anew
-from sqlalchemy import ColumnElement, Connection, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from controlplane_api import comparisons, dumps
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
-from controlplane_api.dump_lives import OF_PARTS, REREAD, create_dumps, delete_dumps
+from controlplane_api.dump_lives import OF_PARTS, REREAD, VERIFICATION, create_dumps, delete_dumps
 from controlplane_api.lookups import among
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import REREAD_LIMIT, Desired, DumpEnd
@@ -244,27 +244,28 @@ def order_due(connection: Connection, table_ids: Sequence[int], at_us: int, *, c
     for begin in range(0, len(table_ids), LOOKUP_ROWS):
         some = table_ids[begin : begin + LOOKUP_ROWS]
         comparisons.follow(connection, some, at_us)
-        needing = [row for row in _needing(connection, some) if row.unlogged["reread"]]
-        rows = comparisons.left_to_dumps(connection, needing, at_us, begins=compares)
-        counts = _counts(connection, [row.table_id for row in rows], at_us - HOUR_US)
+        rows = [row for row in _needing(connection, some) if row.unlogged["reread"]]
+        rows = [row for row in rows if not row.unlogged.get("comparison")]
+        counts = _counts(connection, rows, at_us - HOUR_US)
+        most = {row.table_id: row.unlogged["most_per_hour"] for row in rows}
+        spent = [row for row in rows if counts.get(row.table_id, 0) >= most[row.table_id]]
+        left = [row for row in rows if row not in spent]
+        delays = {id_: delay_seconds(counts.get(id_, 0), most[id_]) for id_ in (row.table_id for row in left)}
+        if compares:
+            left = comparisons.left_to_dumps(connection, left, delays, at_us)
         for source_id in dict.fromkeys(row.source_id for row in rows):
-            of_source = [row for row in rows if row.source_id == source_id]
-            spent = [row for row in of_source if counts.get(row.table_id, 0) >= row.unlogged["most_per_hour"]]
-            _order(connection, source_id, [row for row in of_source if row not in spent], counts, at_us)
-            fail_tables(connection, source_id, {(row.database, row.name): _limit_problem(row, at_us) for row in spent})
+            of_source = [row for row in spent if row.source_id == source_id]
+            _order(connection, source_id, [row for row in left if row.source_id == source_id], delays, at_us)
+            named = {(row.database, row.name): _limit_problem(row, at_us) for row in of_source}
+            fail_tables(connection, source_id, named)
 
 
 def _order(
-    connection: Connection, source_id: int, rows: Sequence[AnyRow], counts: Mapping[int, int], at_us: int
+    connection: Connection, source_id: int, rows: Sequence[AnyRow], delays: Mapping[int, int], at_us: int
 ) -> None:
-    """`counts`: by table, how many were ordered within the hour. A table that begins anew with its dump does not wait:
-    nothing of it streams meanwhile."""
+    """`delays`: in seconds, by table. One that begins anew with its dump has none: nothing of it streams meanwhile."""
     keyed = {row.table_id for row in rows if dumps.has_unique_key(row.columns, row.table_keys)}
-    delays = {
-        row.table_id: delay_seconds(counts.get(row.table_id, 0), row.unlogged["most_per_hour"])
-        for row in rows
-        if row.table_id in keyed
-    }
+    delays = {table_id: delays[table_id] for table_id in keyed}
     made = create_dumps(
         connection, source_id, [row.table_id for row in rows], cause=REREAD, at_us=at_us, delay_seconds=delays
     )
@@ -312,14 +313,19 @@ def _needing(connection: Connection, table_ids: Sequence[int]) -> list[AnyRow]:
     return list(rows)
 
 
-def _counts(connection: Connection, table_ids: Sequence[int], since_us: int) -> dict[int, int]:
-    """How many re-reads of each were ordered since then."""
-    rows = connection.execute(
+def _counts(connection: Connection, rows: Sequence[AnyRow], since_us: int) -> dict[int, int]:
+    """How many re-reads and comparisons of each were ordered since then, but for one in whose place a dump is now."""
+    own = [row.unlogged["began"] for row in rows if "began" in row.unlogged]
+    begins_comparison = and_(Dump.compares, Dump.cause == VERIFICATION, Dump.focus.is_(None), Dump.uuid.not_in(own))
+    counted = connection.execute(
         select(Dump.table_id, func.count().label("ordered"))
-        .where(Dump.table_id.in_(table_ids), Dump.cause == REREAD, Dump.created_at_us > since_us)
+        .where(
+            Dump.table_id.in_([row.table_id for row in rows]), Dump.created_at_us > since_us,
+            or_(Dump.cause == REREAD, begins_comparison),
+        )
         .group_by(Dump.table_id)
-    )
-    return {row.table_id: row.ordered for row in rows}
+    )  # fmt: skip
+    return {row.table_id: row.ordered for row in counted}
 
 
 def _limit_problem(row: AnyRow, at_us: int) -> Problem:

@@ -136,17 +136,28 @@ def order_next(connection: Connection, source_id: int, at_us: int) -> str:
     return _order(connection, row, table, at_us)
 
 
-def _order(connection: Connection, row: AnyRow, table: AnyRow, at_us: int) -> str:
+def reading(connection: Connection, source_id: int, at_us: int) -> tuple[DumpOptions, int]:
+    """How a verification that nobody has asked for reads the source: as its schedule has it, if there is one; and after
+    how many seconds its window is open."""
+    row = of_source(connection, source_id)
+    opens_at_us = _opens_at_us(row, at_us) if row is not None else 0
+    return _options(row), -(-max(0, opens_at_us - at_us) // 1_000_000)
+
+
+def _options(row: AnyRow | None) -> DumpOptions:
     # it needs no log: nothing of it is replayed
-    options = DumpOptions(priority=PRIORITY, rows_per_second=row.rows_per_second, forced=True)
-    (outcome,) = start_verifications(connection, row.source_id, [(table.database, table.name)], options)
+    return DumpOptions(priority=PRIORITY, rows_per_second=row.rows_per_second if row is not None else 0, forced=True)
+
+
+def _order(connection: Connection, row: AnyRow, table: AnyRow, at_us: int) -> str:
+    (outcome,) = start_verifications(connection, row.source_id, [(table.database, table.name)], _options(row))
     ordered = {"verification_ordered_at_us": at_us}
     connection.execute(update(Sync).where(Sync.table_id == table.table_id).values(ordered))
     _wait_until(connection, row, at_us + _spacing_us(connection, row))
     if outcome.refused is not None:
         logger.warning("scheduled verification refused: source_id=%d: %s", row.source_id, outcome.refused)
         return ""
-    forget_old(connection, table.table_id)
+    _forget_old(connection, table.table_id)
     return outcome.dump
 
 
@@ -227,10 +238,11 @@ def _farthest_us(every_seconds: int) -> int:
     return every_seconds * 1_000_000 + DAY_US
 
 
-def forget_old(connection: Connection, table_id: int) -> None:
-    """Those behind a repair are counted, so that no more than `MOST_PROOFS` follow it: so many stay."""
+def _forget_old(connection: Connection, table_id: int) -> None:
+    """Those behind a repair are counted, so that no more than `MOST_PROOFS` follow it: so many stay. `comparisons`
+    forgets its own."""
     repair = select(Dump.id).where(Dump.table_id == table_id, Dump.cause == REPAIR).limit(1)
     kept = KEPT_VERIFICATIONS if connection.execute(repair).first() is None else MOST_PROOFS
     ended = (Dump.table_id == table_id, Dump.cause == VERIFICATION, Dump.state != DumpEnd.RUNNING)
-    old = select(Dump.id).where(*ended).order_by(Dump.id.desc()).offset(kept)
+    old = select(Dump.id).where(*ended, Dump.compares.is_(False)).order_by(Dump.id.desc()).offset(kept)
     delete_dumps(connection, list(connection.execute(old).scalars()))

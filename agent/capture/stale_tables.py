@@ -26,7 +26,8 @@ class _Stale:
     is_new: bool = False
     #: rows of before its start have not come
     lacks_rows: bool = False
-    #: of the newest VERIFICATION_STARTED since rows became stale: what is equal by it may stand for the dump
+    #: of the newest VERIFICATION_STARTED since rows became stale that tells anew: what is equal by it may stand for the
+    #: dump. What a dump heals does not depend on it
     compared_gsn: int = 0
 
     def __bool__(self) -> bool:
@@ -59,7 +60,8 @@ class StaleTables:
         for sync in tables:
             table = (sync.table.database, sync.table.table)
             lacks_rows = sync.earlier_rows_missing or table in lacking
-            stale = _Stale(sync.unlogged_gsn, sync.dump_gsn, sync.WhichOneof("start") == "dump", lacks_rows)
+            is_new = sync.WhichOneof("start") == "dump"
+            stale = _Stale(sync.unlogged_gsn, sync.dump_gsn, is_new, lacks_rows, sync.compared_gsn)
             if stale:
                 self._tables[table] = stale
 

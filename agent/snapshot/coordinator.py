@@ -176,10 +176,17 @@ class SnapshotCoordinator:
             if self._unchunked.landed(dump, number):
                 self._decided(dump)
 
-    def want_start(self, dump: str, table: Table, kind: changes_pb2.TableEvent.Kind = _Kind.DUMP_STARTED) -> None:
+    def want_start(
+        self,
+        dump: str,
+        table: Table,
+        kind: changes_pb2.TableEvent.Kind = _Kind.DUMP_STARTED,
+        *,
+        tells_anew: bool = False,
+    ) -> None:
         """The event of its beginning belongs into a cut as soon as the table is streamed; may be said again."""
         with self._lock:
-            self._events.want_start(dump, table, kind)
+            self._events.want_start(dump, table, kind, tells_anew=tells_anew)
             self._note_busy()
 
     def want_end(self, ending: Ending, of_attempt: int) -> bool:

@@ -38,6 +38,8 @@ class DumpEvents:
         self._to_start: dict[str, Table] = {}
         #: of the event that begins it
         self._kinds: dict[str, changes_pb2.TableEvent.Kind] = {}
+        #: verifications that were ordered so
+        self._tell_anew: set[str] = set()
         self._started_in: dict[str, int] = {}
         self._endings: dict[str, Ending] = {}
         self._ended_in: dict[str, int] = {}
@@ -45,8 +47,17 @@ class DumpEvents:
     def __bool__(self) -> bool:
         return bool(self._to_start or self._endings)
 
-    def want_start(self, dump: str, table: Table, kind: changes_pb2.TableEvent.Kind = _Kind.DUMP_STARTED) -> None:
+    def want_start(
+        self,
+        dump: str,
+        table: Table,
+        kind: changes_pb2.TableEvent.Kind = _Kind.DUMP_STARTED,
+        *,
+        tells_anew: bool = False,
+    ) -> None:
         self._kinds[dump] = kind
+        if tells_anew:
+            self._tell_anew.add(dump)
         if dump not in self._started_in:
             self._to_start[dump] = table
 
@@ -67,7 +78,7 @@ class DumpEvents:
         for dump, table in [(dump, table) for dump, table in self._to_start.items() if table in live]:
             del self._to_start[dump]
             self._started_in[dump] = place.cut
-            said.started(self._kinds[dump], dump, table)
+            said.started(self._kinds[dump], dump, table, tells_anew=dump in self._tell_anew)
         for ending in list(self._endings.values()):
             if ending.table in live and place.covers(ending.table, ending.high):
                 del self._endings[ending.dump]
@@ -93,6 +104,7 @@ class DumpEvents:
     def over(self, dump: str) -> None:
         self.forget(dump)
         self._kinds.pop(dump, None)
+        self._tell_anew.discard(dump)
         self._started_in.pop(dump, None)
         self._ended_in.pop(dump, None)
 

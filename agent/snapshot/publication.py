@@ -37,10 +37,10 @@ class Publication:
         gsn = self._numbers.take_gsn() if gsn is None else gsn
         self.chunks.append(changes_pb2.ChunkRef(table=name_message(table), dump=dump, chunk=number, gsn=gsn))
 
-    def started(self, kind: changes_pb2.TableEvent.Kind, dump: str, table: Table) -> None:
-        """A dump, a verification or a repair begins: `kind` says which."""
+    def started(self, kind: changes_pb2.TableEvent.Kind, dump: str, table: Table, *, tells_anew: bool = False) -> None:
+        """A dump, a verification or a repair begins: `kind` says which. `tells_anew`: see `StaleTables`."""
         event = self._event(kind, dump, table)
-        event.tells_anew = kind == _Kind.VERIFICATION_STARTED  # see `StaleTables`
+        event.tells_anew = tells_anew
         self.events.append(event)
 
     def verified(self, dump: str, table: Table, position: Position) -> None:

@@ -110,7 +110,7 @@ def _kind_of(
                 _Held.TURN, f"{'.'.join(first.table)}, which the table's foreign keys follow, is dumped first"
             )
             return None
-        coordinator.want_start(progress.dump, progress.table, _begins_with(progress))
+        coordinator.want_start(progress.dump, progress.table, _begins_with(progress), tells_anew=order.tells_anew)
         words = "the stream of the table has to say that the dump begins, and has not, or does not run"
         progress.holds(_Held.STREAM, words)
         return None

@@ -181,7 +181,7 @@ CREATE TABLE dump (
     next_chunk BIGINT NOT NULL,
     rows BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
-    chunks BIGINT NOT NULL, least_key DOUBLE, greatest_key DOUBLE, cause TEXT DEFAULT '' NOT NULL, delay_seconds BIGINT DEFAULT '0' NOT NULL, focus JSON,
+    chunks BIGINT NOT NULL, least_key DOUBLE, greatest_key DOUBLE, cause TEXT DEFAULT '' NOT NULL, delay_seconds BIGINT DEFAULT '0' NOT NULL, focus JSON, compares BOOLEAN DEFAULT 0 NOT NULL,
     CONSTRAINT pk_dump PRIMARY KEY (id),
     CONSTRAINT fk_dump_source_id FOREIGN KEY(source_id) REFERENCES source (id),
     CONSTRAINT fk_dump_table_id FOREIGN KEY(table_id) REFERENCES source_table (id),

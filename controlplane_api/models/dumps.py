@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from controlplane_api.models.base import Base, Id
@@ -30,6 +30,8 @@ class Dump(Base):
     problem: Mapped[dict[str, Any] | None]
     #: `dump_lives.REREAD`, or empty where a user has asked for it
     cause: Mapped[str] = mapped_column(default="")
+    #: a step of what takes a dump's place behind a gap of the log: `comparisons`
+    compares: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: after `created_at_us` it begins no sooner
     delay_seconds: Mapped[int] = mapped_column(default=0)
 

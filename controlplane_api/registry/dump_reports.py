@@ -222,4 +222,5 @@ def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
         begins_in_seconds=_left_seconds(row),
         verifies=row.cause == VERIFICATION,
         focus=None if row.focus is None else decode_focus(row.focus),
+        tells_anew=row.compares and row.cause == VERIFICATION,
     )

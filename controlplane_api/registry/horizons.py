@@ -27,6 +27,7 @@ from menura.landing import (
 from menura.naming import quarantine_of
 from sqlalchemy import Connection, and_, func, select, update
 
+from controlplane_api import comparisons
 from controlplane_api.database import read_one_moment
 from controlplane_api.documents import ahead_from, position_from
 from controlplane_api.errors import EntryOutOfOrder
@@ -288,7 +289,8 @@ def _restore_tables(connection: Connection, source_id: int, tables: Iterable[Hor
             "last_cut": table.last_cut,
             "last_commit_timestamp_us": table.last_commit_timestamp_us,
             "lake_rereads_per_hour": table.lake_rereads_per_hour,
-            "unlogged": table.unlogged,
+            # of a comparison nothing is left: its steps are lost with the dumps
+            "unlogged": None if table.unlogged is None else comparisons.without_marks(table.unlogged),
             "foreign_keys": asdict(keys[-1]) if keys else None,
         }
         connection.execute(update(Sync).where(Sync.table_id == table_id).values(values))

@@ -16,13 +16,12 @@ from typing import TypeVar
 from menura.horizon import Horizon
 from menura.landing import LogEntry
 from menura.naming import TableName
-from sqlalchemy import Connection, Row, Select, and_, func, select, update
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy.orm import InstrumentedAttribute
 
 from controlplane_api import (
     agent_packages,
     comparisons,
-    lost_state,
     rereads,
     rollout_turns,
     rules,
@@ -31,15 +30,11 @@ from controlplane_api import (
 )
 from controlplane_api.database import Database, bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import ahead_from, position_from, problem_document
-from controlplane_api.dump_lives import OF_PARTS, VERIFICATION
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
 from controlplane_api.identity import standings
 from controlplane_api.lookups import among
 from controlplane_api.models import (
-    POSITION_OF_SYNC,
-    AnyRow,
     CommittedPosition,
-    Dump,
     Quarantine,
     Source,
     SourceTable,
@@ -53,6 +48,7 @@ from controlplane_api.registry import (
     changes,
     configurations,
     cut_log,
+    desired_syncs,
     dump_reports,
     horizons,
     landings,
@@ -62,8 +58,6 @@ from controlplane_api.registry import (
     quarantine,
     versions,
 )
-from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
-from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentName,
     AgentSeen,
@@ -91,7 +85,6 @@ from gateway.registry import (
     SourceDesired,
     SourceKey,
     Standing,
-    TableDesired,
     TableEffective,
     TableSeen,
     VersionDesired,
@@ -254,38 +247,7 @@ class SqlRegistry:
 
     def desired(self, key: SourceKey) -> SourceDesired:
         with self._read() as connection:
-            # In one statement, so that the generation is that of the tables.
-            rows = connection.execute(
-                select(
-                    Source.generation,
-                    Source.accepted_server,
-                    SourceTable.database,
-                    SourceTable.name,
-                    Sync.start,
-                    Sync.start_text,
-                    POSITION_OF_SYNC,
-                    Sync.altered,
-                    Sync.unlogged,
-                    Sync.earlier_rows_missing,
-                    Sync.last_cut,
-                    _DUMP_GSN.label("dump_gsn"), _VERIFIED_GSN.label("verified_gsn"),
-                    Dump.state.label("dump_state"),
-                )
-                .select_from(Source)
-                .join(Tenant)
-                .outerjoin(Sync, and_(Sync.source_id == Source.id, *ASKED_OF_AGENT))
-                .outerjoin(SourceTable, SourceTable.id == Sync.table_id)
-                .outerjoin(Dump, _BEGINS_WITH)
-                .where(Tenant.name == key.tenant, Source.name == key.source)
-                .order_by(SourceTable.database, SourceTable.name)
-            ).all()  # fmt: skip
-            return SourceDesired(
-                source=key.source,
-                generation=rows[0].generation if rows else 0,
-                tables=tuple(_desired_table(row) for row in rows if row.name is not None),
-                accepted_server=rows[0].accepted_server if rows else "",
-                notice=_notice(connection, key) if rows else "",
-            )
+            return desired_syncs.desired(connection, key)
 
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         return self._generations(tenants_sources, Source.generation)
@@ -502,43 +464,6 @@ def _held_back(connection: Connection, landing: str, entry: LogEntry) -> HeldBac
     return HeldBack(quarantine.among(connection, keys), frozenset(waiting))
 
 
-def _notice(connection: Connection, key: SourceKey) -> str:
-    """Where the database does not know what is wanted of the source's tables."""
-    lost = connection.execute(
-        select(func.count())
-        .select_from(Sync)
-        .join(Source, Source.id == Sync.source_id)
-        .join(Tenant)
-        .where(
-            Tenant.name == key.tenant, Source.name == key.source, Sync.problem["code"].as_string() == lost_state.CODE
-        )
-    ).scalar_one()
-    return lost_state.source_problem(key.source, lost, 0).message if lost else ""
-
-
-_BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id, Dump.uuid == Sync.start_text)
-
-#: of a table
-_OF_TABLE = aliased(Dump)
-_DUMP_GSN = (
-    select(func.min(_OF_TABLE.started_gsn))
-    .where(
-        _OF_TABLE.table_id == Sync.table_id,
-        _OF_TABLE.state == DumpEnd.RUNNING,
-        _OF_TABLE.started_gsn > 0,
-        _OF_TABLE.cause.not_in(OF_PARTS),
-    )
-    .scalar_subquery()
-)
-
-
-_VERIFIED_GSN = (
-    select(func.max(_OF_TABLE.started_gsn))
-    .where(_OF_TABLE.table_id == Sync.table_id, _OF_TABLE.cause == VERIFICATION)
-    .scalar_subquery()
-)
-
-
 def _id_of(key: SourceKey) -> Select[int]:
     return select(Source.id).join_from(Source, Tenant).where(Tenant.name == key.tenant, Source.name == key.source)
 
@@ -551,26 +476,3 @@ def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None
         .where(Tenant.name == key.tenant, Source.name == key.source)
         .with_for_update(of=Source, key_share=True)
     ).first()
-
-
-def _desired_table(row: AnyRow) -> TableDesired:
-    position = position_from(row.position) if row.start == StartKind.RESUME else None
-    altered = row.altered if position is not None else None
-    by_dump = row.start == StartKind.DUMP and row.dump_state == DumpEnd.RUNNING
-    return TableDesired(
-        database=row.database,
-        table=row.name,
-        start_position=position if altered is None else None,
-        start_text=altered["position"] if altered else row.start_text if row.start == StartKind.POSITION else "",
-        altered_from=position if altered else None,
-        altered_why=altered["reason"] if altered else "",
-        start_oldest=row.start == StartKind.OLDEST or (row.start == StartKind.RESUME and position is None),
-        # Its dump has failed: the changes come all the same, and the sync says what is missing.
-        start_now=row.start == StartKind.NOW or (row.start == StartKind.DUMP and not by_dump),
-        start_dump=row.start_text if by_dump else "",
-        unlogged_gsn=max((cause["gsn"] for cause in row.unlogged["causes"]), default=0) if row.unlogged else 0,
-        # What a verification finds to be equal may need no dump: what changes from its beginning on is told again.
-        dump_gsn=row.dump_gsn or (row.verified_gsn if row.unlogged else 0) or 0,
-        earlier_rows_missing=row.start in (None, StartKind.RESUME) and row.earlier_rows_missing != "",
-        was_synced=row.start not in (None, StartKind.RESUME) and bool(row.last_cut),
-    )

@@ -56,6 +56,8 @@ class DumpDesired:
     verifies: bool = False
     #: of these rows alone; of no verification it is a repair
     focus: LandedFocus | None = None
+    #: of a verification: it may take a dump's place
+    tells_anew: bool = False
 
     @property
     def repairs(self) -> bool:

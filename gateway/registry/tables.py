@@ -68,6 +68,8 @@ class TableDesired:
     unlogged_gsn: int = 0
     #: number at which a dump of it that runs has begun; 0: none has
     dump_gsn: int = 0
+    #: above `unlogged_gsn`, number at which a verification has begun that may take a dump's place; 0: none has
+    compared_gsn: int = 0
     #: of one that goes on: the lake may lack rows of before its start
     earlier_rows_missing: bool = False
     #: an earlier sync has brought rows; only with a start

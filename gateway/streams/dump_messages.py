@@ -61,6 +61,7 @@ def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int
                 begins_in_seconds=order.begins_in_seconds,
                 verifies=order.verifies,
                 focus=focus_message(order.focus) if order.focus is not None else None,
+                tells_anew=order.tells_anew,
             )
             for order in desired.dumps
         ],

@@ -356,6 +356,7 @@ def _table_sync(table: TableDesired) -> TableSync:
         table=TableName(database=table.database, table=table.table),
         unlogged_gsn=table.unlogged_gsn,
         dump_gsn=table.dump_gsn,
+        compared_gsn=table.compared_gsn,
         earlier_rows_missing=table.earlier_rows_missing,
         was_synced=table.was_synced,
     )

@@ -60,10 +60,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_text
-from menura.key_values import MOST_END_BYTES, is_key, is_kind
-from menura.landed_digest import LandedFocus, decode_focus
+from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_text
+from menura.landed_digest import LandedFocus
 from menura.naming import is_identity
+from menura.told_focus import FocusInvalid, is_encodable, read_focus
 from menura.views.definition import ViewCut, ViewState, is_view_name
 
 FORMAT = 1
@@ -72,8 +72,6 @@ MAX_REPORT_BYTES = 8 << 20
 MAX_ROWS = 1_000
 MAX_URL_CHARS = 2_048
 MAX_MESSAGE_CHARS = 4_000
-#: of a table that is to be read again
-MAX_FOCUS_PARTS = 16
 #: of a verdict: its reason, its position, a bound of a leaf, the leaves that are named
 MAX_REASON_CHARS = 1_000
 MAX_POSITION_CHARS = 2_048
@@ -430,26 +428,9 @@ def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
 
 def _focus(facts: Mapping[str, Any], name: str) -> LandedFocus:
     try:
-        focus = decode_focus(_object(facts[name], name))
-    except (KeyError, TypeError, ValueError) as broken:
-        raise LakeReportError(f"{name} is not of its form") from broken
-    if len(focus.ranges) > MAX_FOCUS_PARTS or len(focus.buckets) > MAX_FOCUS_PARTS or not 0 <= focus.bits <= 64:
-        raise LakeReportError(f"{name} has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
-    kinds = focus.kinds
-    texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
-    texts += [focus.rest_equal_in, focus.repaired_by]
-    counts = (focus.rest_equal_at_us, focus.since_gsn, *(each.rows for each in focus.ranges))
-    if not all(0 <= count <= MAX_INT64 for count in counts):
-        raise LakeReportError(f"{name} has a time or counts that are none of 64 bits")
-    if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in focus.buckets):
-        raise LakeReportError(f"{name} has numbers that are none of 64 bits")
-    if len(kinds) > MAX_KEY_COLUMNS or not all(map(is_kind, kinds)):
-        raise LakeReportError(f"{name} has ranges of too many columns, or of another kind")
-    if not all(is_key(kinds, key, MOST_END_BYTES) for each in focus.ranges for key in (each.above, each.up_to)):
-        raise LakeReportError(f"{name} has bounds that are no keys of its kinds")
-    if any(len(text) > MAX_MESSAGE_CHARS or "\x00" in text or not _is_encodable(text) for text in texts):
-        raise LakeReportError(f"{name} has bounds that are too long")
-    return focus
+        return read_focus(_object(facts.get(name), name), name)
+    except FocusInvalid as invalid:
+        raise LakeReportError(str(invalid)) from invalid
 
 
 def _verdict(facts: Mapping[str, Any]) -> LakeVerdict:
@@ -511,22 +492,13 @@ def _object(value: object, name: str) -> Mapping[str, Any]:
 
 def _text(facts: Mapping[str, Any], name: str, most_chars: int) -> str:
     value = facts.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= most_chars or "\x00" in value or not _is_encodable(value):
+    if not isinstance(value, str) or not 0 < len(value) <= most_chars or "\x00" in value or not is_encodable(value):
         raise LakeReportError(f"{name} is no text of 1 to {most_chars} characters")
     return value
 
 
 def _optional(facts: Mapping[str, Any], name: str, most_chars: int) -> str:
     return "" if facts.get(name) == "" else _text(facts, name, most_chars)
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether it is without lone surrogates, which no database takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _matching(facts: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str:

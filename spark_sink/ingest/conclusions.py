@@ -7,9 +7,9 @@ durable here; `verifications` records it.
 from collections.abc import Iterable, Sequence
 
 from menura.key_values import Key, travelling
-from menura.lake_report import MAX_FOCUS_PARTS
 from menura.landed_digest import LandedFocus, LandedRange, united
 from menura.landing import LandedChunk
+from menura.told_focus import MAX_FOCUS_PARTS
 
 from spark_sink.lake.digests import Finding, Verdict
 from spark_sink.work import DueChunk

@@ -265,6 +265,18 @@ def test_start_and_end_when_wanted_then_each_is_said_once_until_its_cut_is_lost(
     assert coordinator.is_ending("d")
 
 
+@pytest.mark.parametrize("tells_anew", [False, True])
+def test_verification_when_it_begins_then_it_tells_anew_where_its_order_says_so(tells_anew: bool) -> None:
+    coordinator = coordinator_of()
+    coordinator.want_start("d", TABLE, Event.VERIFICATION_STARTED, tells_anew=tells_anew)
+    (started,) = coordinator.end_cut(1, at(1), streaming(at(1)), Numbers(50)).events
+    assert (started.kind, started.tells_anew) == (Event.VERIFICATION_STARTED, tells_anew)
+    begin(coordinator, 1)  # its cut was lost
+    coordinator.want_start("d", TABLE, Event.VERIFICATION_STARTED, tells_anew=tells_anew)
+    (again,) = coordinator.end_cut(1, at(1), streaming(at(1)), Numbers(50)).events
+    assert again.tells_anew == tells_anew
+
+
 def test_whole_table_when_it_has_landed_then_the_stream_opens_anew_and_its_start_cut_names_it() -> None:
     coordinator = coordinator_of(awaited={"w": TABLE}, undecided=frozenset({"w"}))
     opened: list[bool] = []

@@ -49,3 +49,34 @@ def test_cause_when_it_is_known_from_before_the_stream_then_does_not_count() -> 
     sync = changes_pb2.TableSync(table=TableName(database="shop", table="orders"), unlogged_gsn=150)
     stale = StaleTables([sync])
     assert stale.waits(ORDERS) and not stale.is_told(ORDERS)
+
+
+def begun(**said: int) -> StaleTables:
+    """A stream that begins with this of the table."""
+    return StaleTables([changes_pb2.TableSync(table=TableName(database="shop", table="orders"), **said)])
+
+
+def test_stream_when_it_begins_behind_a_verification_then_what_changes_from_there_on_is_told_again() -> None:
+    stale = begun(unlogged_gsn=11, compared_gsn=20)
+    assert not stale.waits(ORDERS) and ORDERS in stale
+    assert heard(stale, 30, Kind.FOREIGN_KEYS, unlogged_changes="a foreign key may have acted") and stale.waits(ORDERS)
+
+
+def test_dump_of_before_the_gap_when_it_goes_on_beside_a_verification_then_it_does_not_heal_the_table() -> None:
+    stale = begun(unlogged_gsn=11, dump_gsn=5, compared_gsn=20)
+    heard(stale, 30, Kind.DUMPED, removes_rows_before_gsn=5)
+    assert ORDERS in stale and not stale.waits(ORDERS)
+
+
+def test_table_when_it_is_truncated_behind_a_verification_then_nothing_of_it_is_stale() -> None:
+    stale = begun(unlogged_gsn=11, compared_gsn=20)
+    heard(stale, 30, Kind.TRUNCATED, removes_rows=True)
+    assert ORDERS not in stale
+
+
+def test_verification_when_it_was_not_ordered_in_a_dumps_place_then_it_changes_nothing() -> None:
+    stale = begun(unlogged_gsn=11)
+    heard(stale, 20, Kind.VERIFICATION_STARTED)
+    assert stale.waits(ORDERS) and not stale.is_told(ORDERS)
+    assert heard(stale, 21, Kind.LOG_GAP, unlogged_changes="the log was purged")
+    assert heard(stale, 22, Kind.VERIFICATION_STARTED) and stale.waits(ORDERS)

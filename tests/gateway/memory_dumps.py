@@ -20,11 +20,20 @@ class MemoryDumps:
         return self.wanted.get(key, DumpsDesired(0, ()))
 
     def want(
-        self, key: SourceKey, database: str, table: str, *, verifies: bool = False, focus: LandedFocus | None = None
+        self,
+        key: SourceKey,
+        database: str,
+        table: str,
+        *,
+        verifies: bool = False,
+        focus: LandedFocus | None = None,
+        tells_anew: bool = False,
     ) -> str:
         """A new dump of the table, a verification or a repair; its UUID."""
         facts = (0, False, 0, 0, 0, 0, None, (), 1)
-        order = DumpDesired(str(uuid.uuid4()), database, table, *facts, verifies=verifies, focus=focus)
+        order = DumpDesired(
+            str(uuid.uuid4()), database, table, *facts, verifies=verifies, focus=focus, tells_anew=tells_anew
+        )
         self._set(key, (*self.desired(key).dumps, order))
         return order.dump
 

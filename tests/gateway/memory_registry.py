@@ -102,11 +102,19 @@ class MemoryRegistry:
         return generation
 
     def want_dump(
-        self, tenant: str, source: str, table: str, *, verifies: bool = False, focus: LandedFocus | None = None
+        self,
+        tenant: str,
+        source: str,
+        table: str,
+        *,
+        verifies: bool = False,
+        focus: LandedFocus | None = None,
+        tells_anew: bool = False,
     ) -> str:
         """A new dump of the table, a verification or a repair; its UUID."""
+        key = SourceKey(tenant, source)
         with self.lock:
-            return self.ledger.want(SourceKey(tenant, source), "shop", table, verifies=verifies, focus=focus)
+            return self.ledger.want(key, "shop", table, verifies=verifies, focus=focus, tells_anew=tells_anew)
 
     def cancel_dump(self, tenant: str, source: str, dump: str) -> None:
         with self.lock:

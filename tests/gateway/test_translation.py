@@ -1,11 +1,12 @@
-"""What a card of a table may hold before the gateway keeps anything of it."""
+"""What a card of a table may hold before the gateway keeps anything of it; what an agent is told of its tables."""
 
 import pytest
 from menura.v1.catalog_pb2 import Cartography, ColumnCard, KeyCard, TableCard
 from menura.v1.config_pb2 import TableName
 
 from gateway.errors import PayloadInvalid
-from gateway.wire.translation import check_cards
+from gateway.registry import SourceCommitted, SourceDesired, TableDesired
+from gateway.wire.translation import check_cards, replicate
 
 ORDERS = TableName(database="shop", table="orders")
 
@@ -27,3 +28,9 @@ def test_card_when_it_is_larger_than_any_servers_table_then_it_is_refused_by_nam
     ):
         with pytest.raises(PayloadInvalid, match=f"table shop.orders with .*{found}"):
             check_cards(large)
+
+
+def test_table_when_a_verification_may_take_a_dumps_place_then_the_agent_is_told_of_it_in_a_field_of_its_own() -> None:
+    table = TableDesired("shop", "orders", unlogged_gsn=11, dump_gsn=5, compared_gsn=20)
+    (sync,) = replicate(SourceDesired("shop", 1, (table,)), SourceCommitted(), 1, 1_000, 1 << 20).tables
+    assert (sync.unlogged_gsn, sync.dump_gsn, sync.compared_gsn) == (11, 5, 20)

@@ -48,12 +48,12 @@ LANDED = LandedDigest(
 def test_a_verification_when_cuts_name_its_chunks_then_digests_stand_in_the_log_and_no_row_lands(
     tmp_path: Path, registry: MemoryRegistry
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders", verifies=True)
+    dump = registry.want_dump("acme", "shop", "orders", verifies=True, tells_anew=True)
 
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
             script = await open_dump(agent, dump)
-            assert script.order.verifies
+            assert script.order.verifies and script.order.tells_anew
             await script.plan()
             started = script.gsn + 1
             begins = table_event(started, "VERIFICATION_STARTED", dump=dump, tells_anew=True)
