@@ -29,6 +29,7 @@ from spark_sink.lake.key_history import (
     boundary_entries,
     changes_of,
     events_of,
+    first_keys_gsn,
     files_of,
     read_key,
     removes,
@@ -170,6 +171,7 @@ def trace(lake: str, table: TableId, words: Sequence[str], landing: str | None =
     validation = ValidationRecords(lake).folder
     newest, equal = (_proof(found, key) for found in verdicts_of(validation, table))
     since_gsn = proofs_at(open_table(validation), table.tenant, table.source, MAX_INT64).get(table, 0)
+    keys_gsn = first_keys_gsn(records.events_folder, table)
     return Trace(
         lake,
         table,
@@ -179,7 +181,7 @@ def trace(lake: str, table: TableId, words: Sequence[str], landing: str | None =
         is_cut_off,
         waiting,
         tuple(events),
-        tuple(_notes(events, since_gsn, stop, unread)),
+        tuple(_notes(events, Condition(keys_gsn=keys_gsn), since_gsn, stop, unread)),
         newest,
         equal,
         places.looked(key),
@@ -245,10 +247,9 @@ def _removals(
 
 
 def _notes(
-    events: Sequence[Mapping[str, Any]], since_gsn: int, stop: StoppedTable | None, unread: str
+    events: Sequence[Mapping[str, Any]], condition: Condition, since_gsn: int, stop: StoppedTable | None, unread: str
 ) -> Iterator[str]:
     """`since_gsn`: where the newest verification began by which the table was equal; 0: there is none."""
-    condition = Condition()
     for event in events:
         condition.follow(event)
         if event["kind"] == "LOG_GAP":

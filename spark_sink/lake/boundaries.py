@@ -95,7 +95,7 @@ class Condition:
     #: of these the numbers of gaps of the log
     _gaps: set[int] = field(default_factory=set)
     #: number of the first event that told of its foreign keys: what they did before a dump began it alone brings
-    _keys_gsn: int = 0
+    keys_gsn: int = 0
 
     def follow(self, event: Mapping[str, Any]) -> None:
         """The next event of the table."""
@@ -113,13 +113,13 @@ class Condition:
             self.stale[gsn] = event["unlogged_changes"]
         if kind == _LOG_GAP:
             self._gaps.add(gsn)
-        if kind == _FOREIGN_KEYS and not self._keys_gsn:
-            self._keys_gsn = gsn
+        if kind == _FOREIGN_KEYS and not self.keys_gsn:
+            self.keys_gsn = gsn
 
     def proven(self, since_gsn: int) -> None:
         """The table was equal to its source's, by a verification that began at this number and stands for a dump: gaps
         of before are over. Keys that are told later change nothing of that."""
-        if not 0 < self._keys_gsn <= since_gsn:
+        if not 0 < self.keys_gsn <= since_gsn:
             self.stale = {at: why for at, why in self.stale.items() if at not in self._gaps or at > since_gsn}
 
 

@@ -194,6 +194,16 @@ def events_of(folder: str, table: TableId) -> list[dict[str, Any]]:
     return rows[::-1]
 
 
+def first_keys_gsn(folder: str, table: TableId) -> int:
+    """Number of the first event that told of the table's foreign keys; 0: none has."""
+    held = open_table(folder)
+    if held is None:
+        return 0
+    query = f"SELECT min({quoted(GSN)}) AS gsn FROM t WHERE {_of_table(table)} AND kind = 'FOREIGN_KEYS'"  # noqa: S608
+    (row,) = scan(held, query).read_all().to_pylist()
+    return row["gsn"] or 0
+
+
 def removes(event: Mapping[str, Any], key: RowKey, gsn: int) -> bool:
     """Whether the event, which comes after a row of the key with this number, takes it away."""
     if event["removes_rows"] or (event["removes_rows_before_gsn"] or 0) > gsn:

@@ -224,6 +224,19 @@ def test_a_change_when_what_is_old_has_been_removed_then_says_what_is_gone(
     assert [each.landed for each in without.changes] == [None, None] and without.looked.last_entry == 0
 
 
+@pytest.mark.parametrize("keys", [(), (Event(ORDERS, "FOREIGN_KEYS"),)], ids=["no keys", "keys"])
+def test_a_key_when_a_verification_behind_a_gap_was_equal_then_the_gap_is_over_unless_keys_were_told_before(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, keys: tuple[Event, ...]
+) -> None:
+    followed.cut(Started(ORDERS, again=False), (ORDERS, [insert(**row(7, "first"))]), *keys)
+    followed.cut(Event(ORDERS, "LOG_GAP", unlogged_changes="the log was purged"))
+    stale, gap = "may be stale: the log was purged", "its source's log had a gap"
+    assert stale in (said := " ".join(followed.trace("7").notes)) and gap in said
+    proven = {ID: followed.writer.last_gsns["acme", "shop"]}
+    monkeypatch.setattr("spark_sink.trace.proofs_at", lambda *_: proven)
+    assert (stale in (said := " ".join(followed.trace("7").notes))) is bool(keys) and gap in said
+
+
 def test_a_key_when_its_table_was_verified_then_says_the_last_proof_and_whether_the_row_differs(
     writer: Writer, lake: Path
 ) -> None:
