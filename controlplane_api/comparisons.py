@@ -24,13 +24,22 @@ from typing import Any
 from menura.lake_report import LakeTable
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.naming import TableName
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, select, update
 from sqlalchemy.orm import aliased
 
 from controlplane_api import verification_schedules
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document
-from controlplane_api.dump_lives import REPAIR, VERIFICATION, DumpOptions, create_dumps, create_focused, delete_dumps
+from controlplane_api.dump_lives import (
+    REPAIR,
+    REREAD,
+    VERIFICATION,
+    DumpOptions,
+    create_dumps,
+    create_focused,
+    delete_dumps,
+    end_dumps,
+)
 from controlplane_api.dumps import has_unique_key
 from controlplane_api.lookups import among
 from controlplane_api.models import (
@@ -129,6 +138,28 @@ def follow(connection: Connection, table_ids: Sequence[int], at_us: int) -> None
             if note is None or "comparison" not in note:
                 _forget_old(connection, row.table_id, at_us - HOUR_US)
     _store(connection, notes)
+
+
+def ended_by_dumps(connection: Connection, rows: Sequence[AnyRow]) -> set[int]:
+    """Of these tables those whose comparison is to end in a dump, for the first time."""
+    began = {row.unlogged["began"]: row.table_id for row in rows if "began" in row.unlogged}
+    if not began:
+        return set()
+    followed = exists(1).where(_OTHER.table_id == Dump.table_id, _OTHER.cause == REREAD, _OTHER.id > Dump.id)
+    return set(connection.execute(select(Dump.table_id).where(Dump.uuid.in_(list(began)), ~followed)).scalars())
+
+
+def end_left(connection: Connection, table_ids: Sequence[int], at_us: int) -> None:
+    """End what these tables' notes wait for no more, so that a dump which they need need not wait for it."""
+    is_awaited = exists(1).where(Sync.table_id == Dump.table_id, Dump.uuid == _COMPARISON)
+    is_left = (Dump.compares, Dump.cause != REREAD, Dump.state == DumpEnd.RUNNING, ~is_awaited)
+    left: dict[int, list[int]] = {}
+    for source_id, id_ in connection.execute(
+        select(Dump.source_id, Dump.id).where(Dump.table_id.in_(table_ids), *is_left).order_by(Dump.id)
+    ):
+        left.setdefault(source_id, []).append(id_)
+    for source_id, ids in left.items():
+        end_dumps(connection, source_id, ids, DumpEnd.CANCELLED, None, at_us)
 
 
 def compared_of(connection: Connection, tables: Iterable[LakeTable]) -> list[int]:
@@ -275,10 +306,9 @@ class _Step:
 
 def _compared(connection: Connection, table_ids: Sequence[int]) -> Sequence[AnyRow]:
     """Those that are, with their newest step. `is_read`: something reads them. `is_read_since`: a dump or a repair that
-    is no step has, since this one was ordered, whenever it was ordered itself."""
-    ended_since = or_(_OTHER.id > Dump.id, _OTHER.ended_at_us > Dump.created_at_us)
+    is no step has, and was ordered behind this one: those of before have ended, and are not resumed."""
     is_other = and_(_OTHER.cause != VERIFICATION, _OTHER.compares.is_(False), _OTHER.state != DumpEnd.RUNNING)
-    is_read_since = exists(1).where(_OTHER.table_id == Dump.table_id, is_other, ended_since)
+    is_read_since = exists(1).where(_OTHER.table_id == Dump.table_id, is_other, _OTHER.id > Dump.id)
     running = select(Dump.table_id).where(Dump.table_id.in_(table_ids), Dump.state == DumpEnd.RUNNING)
     runs = and_(Sync.desired == Desired.SYNCING, Sync.failed.is_(False), Sync.start.is_(None))
     return connection.execute(

@@ -12,7 +12,7 @@ from typing import Any
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import TableName, dump_anew, sync_anew
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, exists, func, select, update
 
 from controlplane_api.dump_lives import (
     NOT_YET,
@@ -124,7 +124,7 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
     row = dump_of(connection, source_id, uuid)
     if row.state != DumpEnd.FAILED:
         return _change(connection, _still_running(row, "resuming a dump"), paused=False)
-    why_not = _why_it_begins_anew(row)
+    why_not = _why_it_begins_anew(connection, row)
     if why_not:
         raise DumpNotResumable(
             "resuming a dump", why_not, data=_UNCHANGED, remedy=f"Begin a new one: {_anew(row)}", **_named(row)
@@ -163,7 +163,9 @@ def retry(connection: Connection, source_id: int, rows: Mapping[TableName, AnyRo
     """Go on with dumps that are `unfinished` at their chunks, or begin new ones with what was asked of these."""
     outcomes: dict[TableName, Outcome] = {}
     for name, row in rows.items():
-        if row.state == DumpEnd.FAILED and not _why_it_begins_anew(dump_of(connection, source_id, row.uuid)):
+        if row.state == DumpEnd.FAILED and not _why_it_begins_anew(
+            connection, dump_of(connection, source_id, row.uuid)
+        ):
             resume(connection, source_id, row.uuid)
             outcomes[name] = Outcome(*name, changed=True, notice=_RESUMED, dump=row.uuid)
             continue
@@ -225,13 +227,16 @@ def _in_one_snapshot(row: AnyRow) -> bool:
     return not row.key if row.planned_at_us is not None else not has_unique_key(row.columns, row.table_keys)
 
 
-def _why_it_begins_anew(row: AnyRow) -> str:
+def _why_it_begins_anew(connection: Connection, row: AnyRow) -> str:
     if _in_one_snapshot(row):
         return "the table has no unique key: it is read in one snapshot, which can't go on after a break"
     if not is_syncing(row):
         return "its table's sync does not run"
     if row.changed_generation != row.sync_generation:
         return "its table's sync was stopped or started since: changes between may be missing"
+    compared = exists(1).where(Dump.table_id == row.table_id, Dump.id > row.id, Dump.compares)
+    if connection.execute(select(compared)).scalar():
+        return "its table was compared with its source since, and what it has read is of before"
     return ""
 
 

@@ -244,9 +244,11 @@ def order_due(connection: Connection, table_ids: Sequence[int], at_us: int, *, c
     for begin in range(0, len(table_ids), LOOKUP_ROWS):
         some = table_ids[begin : begin + LOOKUP_ROWS]
         comparisons.follow(connection, some, at_us)
+        comparisons.end_left(connection, some, at_us)
         rows = [row for row in _needing(connection, some) if row.unlogged["reread"]]
         rows = [row for row in rows if not row.unlogged.get("comparison")]
-        counts = _counts(connection, rows, at_us - HOUR_US)
+        ending = comparisons.ended_by_dumps(connection, rows)
+        counts = _counts(connection, rows, ending, at_us - HOUR_US)
         most = {row.table_id: row.unlogged["most_per_hour"] for row in rows}
         spent = [row for row in rows if counts.get(row.table_id, 0) >= most[row.table_id]]
         left = [row for row in rows if row not in spent]
@@ -255,20 +257,31 @@ def order_due(connection: Connection, table_ids: Sequence[int], at_us: int, *, c
             left = comparisons.left_to_dumps(connection, left, delays, at_us)
         for source_id in dict.fromkeys(row.source_id for row in rows):
             of_source = [row for row in spent if row.source_id == source_id]
-            _order(connection, source_id, [row for row in left if row.source_id == source_id], delays, at_us)
+            _order(connection, source_id, [row for row in left if row.source_id == source_id], ending, delays, at_us)
             named = {(row.database, row.name): _limit_problem(row, at_us) for row in of_source}
             fail_tables(connection, source_id, named)
 
 
 def _order(
-    connection: Connection, source_id: int, rows: Sequence[AnyRow], delays: Mapping[int, int], at_us: int
+    connection: Connection,
+    source_id: int,
+    rows: Sequence[AnyRow],
+    ending: Collection[int],
+    delays: Mapping[int, int],
+    at_us: int,
 ) -> None:
-    """`delays`: in seconds, by table. One that begins anew with its dump has none: nothing of it streams meanwhile."""
+    """`ending`: tables whose comparison ends so, with which the dump counts.
+
+    `delays`: in seconds, by table. One that begins anew with its dump has none: nothing of it streams meanwhile.
+    """
     keyed = {row.table_id for row in rows if dumps.has_unique_key(row.columns, row.table_keys)}
     delays = {table_id: delays[table_id] for table_id in keyed}
-    made = create_dumps(
-        connection, source_id, [row.table_id for row in rows], cause=REREAD, at_us=at_us, delay_seconds=delays
-    )
+    made: dict[int, str] = {}
+    for ends_comparison in (False, True):  # the last step of one counts with it: see `_counts`
+        tables = [row.table_id for row in rows if (row.table_id in ending) is ends_comparison]
+        made |= create_dumps(
+            connection, source_id, tables, cause=REREAD, at_us=at_us, delay_seconds=delays, compares=ends_comparison
+        )
     anew = {(row.database, row.name): made[row.table_id] for row in rows if row.table_id not in keyed}
     begin_anew(connection, source_id, anew)
     for row in rows:
@@ -313,15 +326,17 @@ def _needing(connection: Connection, table_ids: Sequence[int]) -> list[AnyRow]:
     return list(rows)
 
 
-def _counts(connection: Connection, rows: Sequence[AnyRow], since_us: int) -> dict[int, int]:
-    """How many re-reads and comparisons of each were ordered since then, but for one in whose place a dump is now."""
-    own = [row.unlogged["began"] for row in rows if "began" in row.unlogged]
+def _counts(connection: Connection, rows: Sequence[AnyRow], ending: Collection[int], since_us: int) -> dict[int, int]:
+    """How many re-reads and comparisons of each were ordered since then. A dump that ends a comparison counts with it,
+    and so does the one that is to end it now."""
+    is_reread = and_(Dump.cause == REREAD, Dump.compares.is_(False))
+    own = [row.unlogged["began"] for row in rows if row.table_id in ending]
     begins_comparison = and_(Dump.compares, Dump.cause == VERIFICATION, Dump.focus.is_(None), Dump.uuid.not_in(own))
     counted = connection.execute(
         select(Dump.table_id, func.count().label("ordered"))
         .where(
             Dump.table_id.in_([row.table_id for row in rows]), Dump.created_at_us > since_us,
-            or_(Dump.cause == REREAD, begins_comparison),
+            or_(is_reread, begins_comparison),
         )
         .group_by(Dump.table_id)
     )  # fmt: skip

@@ -13,6 +13,7 @@ from controlplane_api import comparisons, dumps, rereads, verification_schedules
 from controlplane_api.comparisons import LEAST_ROWS, VERDICT_SECONDS
 from controlplane_api.database import Database
 from controlplane_api.dump_lives import REPAIR, DumpOptions, create_focused
+from controlplane_api.errors import DumpNotResumable
 from controlplane_api.models import Dump, SourceTable, Sync
 from controlplane_api.registry import horizons, leases
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -183,17 +184,21 @@ def test_agents_stream_when_the_table_was_truncated_behind_the_verification_then
     assert said_of(registry) == (0, 0, 0)
 
 
-def test_agents_stream_when_a_dump_of_before_the_gap_goes_on_then_its_number_is_told_beside_the_verifications(
+def test_dump_of_before_the_gap_when_the_table_was_compared_since_then_it_is_not_resumed_and_a_new_one_begins(
     log: Log, registry: SqlRegistry, database: Database
 ) -> None:
+    """What it had read would take away rows that the verdict has counted."""
     dump = start_dump(database, "orders")
     log.registry.record_dump_plan(KEY, dump, WHOLE_KEY, T0)
     log.cut(dump_event("orders", 5, "DUMP_STARTED", dump))
     registry.record_dump_failed(KEY, dump, BROKEN, T0)
     log.cut(gap(11))
-    verified(log, database, 20)
-    command(database, dumps.resume, dump)
-    assert said_of(registry) == (11, 5, 20)
+    verified(log, database, 20, tells={})
+    assert note(database) is None
+    with pytest.raises(DumpNotResumable, match="compared with its source since"):
+        command(database, dumps.resume, dump)
+    (outcome,) = command(database, dumps.retry, command(database, dumps.unfinished, None)).values()
+    assert outcome.changed and ordered(registry) == [outcome.dump] != [dump]
 
 
 def test_agents_stream_when_a_verification_takes_no_dumps_place_then_it_hears_nothing_of_it(
@@ -255,7 +260,7 @@ def test_comparison_that_a_dump_follows_when_one_reread_an_hour_is_allowed_then_
     assert ordered(registry) == [] and sync_of(database)["problem"]["code"] == REREAD_LIMIT
 
 
-def test_repair_when_it_was_begun_before_and_goes_on_behind_the_verification_then_a_dump_follows(
+def test_repair_of_before_the_gap_when_the_table_was_compared_since_then_it_is_not_resumed(
     log: Log, registry: SqlRegistry, database: Database
 ) -> None:
     with database.write() as connection:
@@ -265,16 +270,58 @@ def test_repair_when_it_was_begun_before_and_goes_on_behind_the_verification_the
     log.cut(dump_event("orders", 5, "REPAIR_STARTED", repair))
     registry.record_dump_failed(KEY, repair, BROKEN, T0)
     log.cut(gap(11))
+    with pytest.raises(DumpNotResumable, match="compared with its source since"):
+        command(database, dumps.resume, repair)
+
+
+def test_repair_when_it_is_ordered_behind_the_verification_then_a_dump_follows(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(gap(11))
     uuid = verified(log, database, 20)
-    command(database, dumps.resume, repair)
+    with database.write() as connection:
+        source_id, table_id = connection.execute(select(Sync.source_id, Sync.table_id)).one()
+        repair = create_focused(connection, source_id, table_id, DumpOptions(), REPAIR, UNPROVEN, T0)
+    log.registry.record_dump_plan(KEY, repair, PLANNED, T0)
+    log.cut(dump_event("orders", 25, "REPAIR_STARTED", repair))
     tell(database, verdict(20, verification=uuid, since_gsn=20))
     assert note(database)["comparison"] == uuid, "it is weighed once nothing reads the table"
     assert ordered(registry) == [repair]
     log.cut(chunk("orders", repair, 1, '["300"]', '["500"]', last=True))
-    gone = LandedRepair(5, ("id",), (KeyNumbers((300,), (500,)),))
+    gone = LandedRepair(25, ("id",), (KeyNumbers((300,), (500,)),))
     log.cut(replace(dump_event("orders", 30, "REPAIRED", repair), repaired=gone))
     assert newest(registry, database)["cause"] == "reread"
     assert "has read rows of it" in note(database)["instead"]
+
+
+def test_comparisons_that_dumps_follow_when_gaps_come_again_then_each_counts_once(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    for number in range(2):
+        log.cut(replace(gap(100 * number + 11), most_rereads_per_hour=2))
+        verified(log, database, 100 * number + 20, tells={"kind": "unknown"})
+        dump = newest(registry, database)
+        assert dump["cause"] == "reread"
+        log.registry.record_dump_plan(KEY, dump["uuid"], WHOLE_KEY, T0)
+        log.cut(dump_event("orders", 100 * number + 30, "DUMP_STARTED", dump["uuid"]))
+        log.cut(chunk("orders", dump["uuid"], 1, "", "", last=True))
+        log.cut(dump_event("orders", 100 * number + 31, "DUMPED", dump["uuid"]))
+        assert note(database) is None
+    log.cut(replace(gap(211), most_rereads_per_hour=2))
+    assert ordered(registry) == [] and sync_of(database)["problem"]["code"] == REREAD_LIMIT
+
+
+@pytest.mark.parametrize("behind", [None, "TRUNCATED"])
+def test_step_when_a_dump_is_needed_before_it_has_begun_then_it_is_cancelled_and_the_dump_ordered_at_once(
+    log: Log, registry: SqlRegistry, database: Database, behind: str | None
+) -> None:
+    log.cut(gap(11))
+    step = newest(registry, database)
+    if behind is not None:
+        log.cut(replace(dump_event("orders", 15, behind, ""), removes_rows=True))
+    log.cut(unlogged("orders", 30))
+    assert newest(registry, database)["cause"] == "reread"
+    assert row_of(database, step["uuid"])["state"] == DumpEnd.CANCELLED
 
 
 def test_table_when_it_has_got_foreign_keys_meanwhile_then_it_is_not_equal_and_a_dump_follows(
