@@ -327,6 +327,23 @@ def test_page_when_the_service_goes_away_then_it_says_so_until_it_is_back(
     wait_for("the notice to go", lambda: page.text("#notices") == "", every=0.05)
 
 
+def test_page_when_its_first_question_alone_has_no_answer_then_it_is_asked_again(
+    page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = SearchService.ask, []
+
+    async def ask(service: SearchService, answer: Any, tenant: str, path: str, *more: Any) -> Any:
+        if path == "/v1/search" and not failed:
+            failed.append(path)
+            raise SearchAway("asking the search service", "it can't be reached", remedy="Check that it runs")
+        return await real(service, answer, tenant, path, *more)
+
+    monkeypatch.setattr(SearchService, "ask", ask)
+    page.open(page.run("return location.origin") + OF_VIEW)
+    page.wait_for_text("#count", "41 rows")
+    assert failed
+
+
 def test_page_when_its_reader_may_not_read_rows_then_it_says_which_role_does(
     chromium: Browser, database: Database, registry: SqlRegistry, shop: Shop
 ) -> None:

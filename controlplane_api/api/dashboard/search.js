@@ -7,7 +7,7 @@ import {
 import { asOf, noticesOf, showCounts, showRow, showRows } from "./search_parts.js";
 
 const PAUSE_MS = 200; // behind the last letter
-const BUSY_MS = 1000; // until a search is repeated that was one too many
+const [BUSY_MS, AWAY_MS] = [1000, 3000]; // until a search is repeated that was one too many, or had no answer
 const LIMITS = [20, 50, 100];
 const MOST_FACETS = 8;
 const FEW_FACETS = 6; // where nobody has chosen
@@ -192,7 +192,7 @@ function showRefusal(words) {
 }
 
 function showFailure(failure) {
-  if (failure instanceof Unreachable) return; // the header says so, and it is asked again
+  if (failure instanceof Unreachable) return runLater(AWAY_MS); // the header says so
   if (!(failure instanceof Refused)) throw failure;
   if (failure.code === "ROLE_MISSING") denied = place.tenant;
   const isOfSearch = ["SEARCH_REFUSED", "REQUEST_INVALID"].includes(failure.code);
@@ -205,7 +205,15 @@ function showFailure(failure) {
   else if (["SEARCH_BUSY", "SEARCH_AWAY"].includes(failure.code) && answer) showNotices([`${failure.plain} It is asked again by itself.`]);
   else if (EMPTY[failure.code]) EMPTY[failure.code](failure);
   else showEmpty("The search could not be made", failure.message, [], true);
-  if (failure.code === "SEARCH_BUSY") setTimeout(run, BUSY_MS);
+  if (failure.code === "SEARCH_BUSY") runLater(BUSY_MS);
+  if (failure.code === "SEARCH_AWAY") runLater(AWAY_MS);
+}
+
+let later = 0;
+
+function runLater(ms) {
+  clearTimeout(later);
+  later = setTimeout(() => { if (!document.hidden) run(); }, ms); // whoever comes back to the page has it asked anew
 }
 
 function showSearch() {
