@@ -36,6 +36,8 @@ from gateway.wire.message import Frames
 
 logger = logging.getLogger(__name__)
 
+_CHECK = "Check the landing's free space and permissions; it is tried again by itself"
+
 T = TypeVar("T")
 
 
@@ -143,7 +145,7 @@ class LandingJobs:
                 self.doing,
                 f"{type(failed).__name__} {reason or ''}".strip(),
                 data=NOTHING_LOST,
-                remedy="Check the landing's free space and permissions; it is tried again by itself",
+                remedy=_CHECK,
                 source=str(self.key),
             ) from failed
 
@@ -171,6 +173,5 @@ class LandingJobs:
             failed, is_left, self._is_left = self._running.exception(), self._is_left, False
             if failed is not None and is_left:
                 self.metrics.menura_landing_failures_total += 1
-                logger.warning(
-                    "%s of %s failed behind the end of its stream: %s. %s", self.doing, self.key, failed, NOTHING_LOST
-                )
+                said = (self.doing, self.key, failed, NOTHING_LOST, _CHECK)
+                logger.warning("%s of %s failed behind the end of its stream: %s. %s. %s", *said)

@@ -4,7 +4,6 @@ import argparse
 import logging
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +32,7 @@ from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.run_arguments import conf_of, parser, settings_of
 from spark_sink.running import ended_by_spark, run
 from spark_sink.spark import start_session
+from spark_sink.spark_scratch import scratch_folders
 
 _HANDED_ON = {
     "export": export_command.main,
@@ -104,7 +104,7 @@ def _outside(arguments: argparse.Namespace, settings: SinkSettings, status: Sink
             # Only who wants metrics needs the package.
             from spark_sink.metrics import serving_metrics  # noqa: PLC0415
 
-            folders = {"scratch": Path(tempfile.gettempdir())}
+            folders = {"scratch": Path(scratch_folders(conf_of(arguments.conf))[0])}
             folders |= {"lake": Path(settings.lake)} if is_local(settings.lake) else {}
             shown = ends.enter_context(
                 serving_metrics(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from menura.landed_digest import LandedFocus, LandedRange
 from menura.landing import KeyNumbers, LandedEvent, LandedRepair
 from sqlalchemy import event, select, update
@@ -26,6 +27,16 @@ UNPROVEN = LandedFocus(
 )  # fmt: skip
 GATEWAY = GatewayRun("gw-1", "run")
 PLANNED = DumpPlanned(("id",), (KeyRange(0, '["300"]', '["500"]'),), 0, 0, None, None, "")
+
+
+@pytest.fixture
+def registry(database: Database) -> SqlRegistry:
+    return SqlRegistry(database, compares_behind_gaps=True)
+
+
+@pytest.fixture
+def log(registry: SqlRegistry, database: Database) -> Log:
+    return large_table(registry, database)
 
 
 def large_table(registry: SqlRegistry, database: Database) -> Log:

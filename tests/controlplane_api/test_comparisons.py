@@ -19,9 +19,10 @@ from tests.controlplane_api.comparison_facts import (
     UNPROVEN,
     causes,
     gap,
-    large_table,
+    log,
     newest,
     put,
+    registry,
     repaired,
     tell,
     verified,
@@ -32,15 +33,7 @@ from tests.controlplane_api.lake_facts import stop
 from tests.controlplane_api.reread_facts import WHOLE_KEY, note, ordered
 from tests.controlplane_api.verdict_facts import verdict
 
-
-@pytest.fixture
-def registry(database: Database) -> SqlRegistry:
-    return SqlRegistry(database, compares_behind_gaps=True)
-
-
-@pytest.fixture
-def log(registry: SqlRegistry, database: Database) -> Log:
-    return large_table(registry, database)
+__all__ = ["log", "registry"]
 
 
 def test_gap_of_a_large_table_when_it_is_told_then_the_table_is_compared_and_stays_stale_until_it_is_proven(

@@ -10,7 +10,17 @@ from controlplane_api import rereads
 from controlplane_api.comparisons import VERDICT_SECONDS
 from controlplane_api.database import Database
 from controlplane_api.registry.sql_registry import SqlRegistry
-from tests.controlplane_api.comparison_facts import DIFFERS, GATEWAY, causes, gap, large_table, newest, tell, verified
+from tests.controlplane_api.comparison_facts import (
+    DIFFERS,
+    GATEWAY,
+    causes,
+    gap,
+    large_table,
+    newest,
+    registry,
+    tell,
+    verified,
+)
 from tests.controlplane_api.dump_facts import Log, row_of
 from tests.controlplane_api.facts import KEY, T0, chunk, dump_event, unlogged
 from tests.controlplane_api.lake_facts import table_of
@@ -20,16 +30,13 @@ from tests.stack import wait_for
 
 WAITING = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 
+__all__ = ["registry"]
+
 
 @pytest.fixture(params=[pytest.param("postgresql", marks=pytest.mark.needs_setup)])
 def kind(request: pytest.FixtureRequest) -> str:
     """SQLite has one writer."""
     return str(request.param)
-
-
-@pytest.fixture
-def registry(database: Database) -> SqlRegistry:
-    return SqlRegistry(database, compares_behind_gaps=True)
 
 
 @pytest.fixture(autouse=True)

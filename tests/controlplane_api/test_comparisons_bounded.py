@@ -28,9 +28,10 @@ from tests.controlplane_api.comparison_facts import (
     causes,
     counted,
     gap,
-    large_table,
+    log,
     newest,
     put,
+    registry,
     repaired,
     tell,
     verified,
@@ -42,15 +43,7 @@ from tests.controlplane_api.lake_facts import Sink
 from tests.controlplane_api.reread_facts import WHOLE_KEY, note, ordered, sync_of
 from tests.controlplane_api.verdict_facts import verdict
 
-
-@pytest.fixture
-def registry(database: Database) -> SqlRegistry:
-    return SqlRegistry(database, compares_behind_gaps=True)
-
-
-@pytest.fixture
-def log(registry: SqlRegistry, database: Database) -> Log:
-    return large_table(registry, database)
+__all__ = ["log", "registry"]
 
 
 def test_gap_when_the_option_is_not_given_then_its_table_is_dumped(log: Log, database: Database) -> None:

@@ -40,4 +40,5 @@ def test_work_when_it_fails_behind_the_end_of_its_stream_then_the_log_says_so(
         asyncio.run(scenario())
     (said,) = caplog.messages
     assert said.startswith("landing a batch of acme/shop failed behind the end of its stream: [Errno 28] No space left")
+    assert "the agent reads again" in said and said.endswith("it is tried again by itself")
     assert metrics.menura_landing_failures_total == 1

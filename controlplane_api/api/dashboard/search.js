@@ -2,7 +2,7 @@
 // the search; words and filters stand in its fragment, which no server and no proxy is sent.
 
 import {
-  $, Refused, Unreachable, addressOf, ask, count, element, openPage, paths, place, redraw, tablePath, tenantPath,
+  $, Refused, Unreachable, addressOf, ask, count, element, openPage, paths, place, redraw, redrawOthers, tablePath, tenantPath,
 } from "./shared.js";
 import { asOf, noticesOf, showCounts, showRow, showRows } from "./search_parts.js";
 
@@ -65,9 +65,7 @@ function showChoices(indexes) {
     group.label = label;
     return group;
   });
-  const seen = drawn.map((each) => each.outerHTML).join("");
-  if ($("index").dataset.seen !== seen) $("index").replaceChildren(...drawn);
-  $("index").dataset.seen = seen;
+  redrawOthers($("index"), drawn);
   $("index").value = valueOf(place);
 }
 

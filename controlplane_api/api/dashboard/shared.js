@@ -153,7 +153,7 @@ export function redraw(parent, children) {
   (actions.find((each) => nameOf(each) === focused) ?? actions[0])?.focus();
 }
 
-/** Other children, where something is seen to differ; for what has no actions, whose words may be the same. */
+/** Other children, where something is seen to differ, so that who is at a link stays there; for what has no actions. */
 export function redrawOthers(parent, children) {
   const seen = children.map((child) => child.outerHTML).join("");
   if (parent.dataset.seen === seen) return;

@@ -73,10 +73,11 @@ function missingRows(table) {
 }
 
 function staleRows(table) {
-  const { causes, more, reread, comparison } = table.unlogged;
+  const { causes, more, reread, comparison, instead } = table.unlogged;
   const others = causes.length + more - 1;
   const words = `Rows may be stale since ${causes[0].position}: ${causes[0].why}${others ? ` (and ${others} more)` : ""}. `;
-  const healed = comparison ? "It is compared with its source, and what differs is read again." : "A dump brings them.";
+  const dumped = instead ? `A dump brings them, since it could not be compared: ${instead}.` : "A dump brings them.";
+  const healed = comparison ? "It is compared with its source, and what differs is read again." : dumped;
   const notice = element("span", "notice", words, reread ? healed : "");
   if (reread || table.dump || !table.runs) return notice;
   notice.append(orderDump("Dump them", "Dump the rows that may be stale", table, {}));

@@ -1,6 +1,6 @@
 // Joined views: how fresh each is beside its tables, and of one its text, its plan, its tables and its lakes.
 
-import { $, addressOf, ask, count, duration, element, instant, numberCell, openPage, pill, place, redraw, tableLink, tenantPath } from "./shared.js";
+import { $, addressOf, ask, count, duration, element, instant, numberCell, openPage, pill, place, redrawOthers, tableLink, tenantPath } from "./shared.js";
 
 const address = (view = "") => addressOf("/views", { view });
 
@@ -82,15 +82,6 @@ function showView(view) {
   $("plan").textContent = view.plan ? view.plan.lines.join("\n") : view.plan_problem.message;
 }
 
-/** Drawn anew only where something has changed, so that who is at a link stays there. */
-function showRows(views) {
-  const rows = views.map(viewRow);
-  const text = rows.map((row) => row.outerHTML).join("");
-  if ($("views").dataset.seen === text) return;
-  $("views").dataset.seen = text;
-  redraw($("views"), rows);
-}
-
 openPage({
   read: (get) => Promise.all([
     get(`${tenantPath()}/views?limit=1000`),
@@ -100,7 +91,7 @@ openPage({
     $("empty").hidden = views.length > 0;
     $("views-section").hidden = views.length === 0;
     $("view-section").hidden = view === null;
-    showRows(views);
+    redrawOthers($("views"), views.map(viewRow));
     if (view !== null) showView(view);
   },
 });
